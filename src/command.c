@@ -3,7 +3,7 @@
 #include "check.h"
 #include "command.h"
 #include "err.h"
-#include "limits.h"
+#include "keel_limits.h"
 
 struct keel_buf *command_pack(const Keel__Command *head, struct keel_slice body)
 {

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "limits.h"
+#include "keel_limits.h"
 
 struct node_options {
     const char *name, *data_dir, *wal_dir, *listen_peer, *initial_cluster, *cluster_token;

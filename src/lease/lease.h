@@ -7,7 +7,7 @@
 #define LEASE_LEASE_H
 
 #include "buf.h"
-#include "limits.h"
+#include "keel_limits.h"
 
 struct lease_table;
 
@@ -25,7 +25,7 @@ struct lease_table *lease_table_free(struct lease_table *t);
 
 /* ---- replicated state: deterministic ---- */
 
-/* KEEL_E_EXISTS, KEEL_E_INVALID (ttl outside limits.h), KEEL_E_AGAIN (too many leases, in all or of this uid). */
+/* KEEL_E_EXISTS, KEEL_E_INVALID (ttl outside keel_limits.h), KEEL_E_AGAIN (too many leases, in all or of this uid). */
 int lease_grant(struct lease_table *t, uint64_t id, uint64_t ttl_ms, uint32_t uid, uint64_t now_us);
 /* Removes it; the caller has deleted its keys. KEEL_E_NOTFOUND. */
 int lease_revoke(struct lease_table *t, uint64_t id);

@@ -17,7 +17,7 @@
 #define MVCC_MVCC_H
 
 #include "hash.h"
-#include "limits.h"
+#include "keel_limits.h"
 #include "mvcc/kv.h"
 
 struct mvcc;

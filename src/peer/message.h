@@ -46,7 +46,7 @@ bool keel_message_is_bulk(const struct keel_message *msg);
 struct keel_buf *keel_message_encode(const struct keel_message *msg);
 
 /* The payload of a message that has been put together. KEEL_E_MALFORMED: anything out of place: lengths, counts over
- * limits.h, trailing bytes, unknown types. */
+ * keel_limits.h, trailing bytes, unknown types. */
 int keel_message_decode(enum keel_message_type type, struct keel_slice payload,
                         struct keel_message **ret_msg);
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "buf.h"
-#include "limits.h"
+#include "keel_limits.h"
 
 /* Node ids are 64-bit hashes, never 0: 0 means "nobody". */
 
