@@ -1,0 +1,45 @@
+/* What views contain, apart from FUSE: text of @stat, @log and the files of /@keel, records of the past under today's
+ * permissions, computed extended attributes. Reads local state; the caller has taken the barrier. */
+#ifndef FS_VIEW_H
+#define FS_VIEW_H
+
+#include "fs/fs.h"
+#include "fs/names.h"
+
+/* The record of `key` at main revision `at`, as a view may show it: mode intersected with what the same path carries now, today's
+ * owner; a path that is gone: last owner and mode & 0700 (owner and root only). KEEL_E_NOTFOUND, KEEL_E_STALE as mvcc_get. */
+int view_record(struct mvcc *m, const struct mvcc_key *key, uint64_t at, struct mvcc_record *ret_record);
+
+/* "name: value" lines: revision, create_revision, version, lease, ttl, size. `key` may be gone: KEEL_E_NOTFOUND. */
+int view_stat_text(struct replica *r, const struct mvcc_key *key, struct keel_text *text);
+
+/* One line for each kept revision, newest first (docs/semantics.md has the format), at most KEEL_LOG_LINES_MAX, then "# N more". */
+int view_log_text(struct replica *r, const struct mvcc_key *key, struct keel_text *text);
+
+/* Owner and mode of a text view of a key (0444 of what may be read now; gone: last owner). */
+int view_owner(struct mvcc *m, const struct mvcc_key *key, struct mvcc_record *ret_record);
+
+/* Computed attributes of a live key, by name ("user.keel.revision" …); appends the value. KEEL_E_NOATTR: no such attribute (or no
+ * lease); KEEL_E_NOTSUPPORTED: not in the user.* namespace. */
+int xattr_get(struct replica *r, const struct mvcc_key *key, const char *name, struct keel_text *text);
+/* Their names, NUL-terminated one after another, for -o list_xattr. */
+void xattr_list(struct replica *r, const struct mvcc_key *key, struct keel_text *text);
+/* The error for setting or removing an attribute by name in this version. */
+int xattr_set_error(const char *name);
+
+/* The files of /@keel. */
+enum control_file { CONTROL_NONE, CONTROL_ROOT, CONTROL_STATUS, CONTROL_MEMBERS };
+
+struct control_entry {
+    const char *name;
+    enum control_file file;
+    uint16_t mode;
+};
+
+/* Entries of the /@keel directory, ended by a NULL name. */
+extern const struct control_entry control_entries[];
+enum control_file control_find(struct keel_slice name);
+void control_text(enum control_file file, struct replica *r, const struct fs_options *options,
+                  const struct fs_node_info *info, struct keel_text *text);
+
+#endif
