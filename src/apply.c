@@ -1,0 +1,529 @@
+/* The replicated state machine around apply_ops.c: sessions, settings, members, dispatch, and the state's form in a
+ * checkpoint. */
+#include <stdlib.h>
+
+#include "apply_internal.h"
+#include "check.h"
+#include "err.h"
+
+enum { CLUSTER_STATE_VERSION = 1 };
+
+#define META_CLUSTER "cluster"
+#define META_LEASES "leases"
+
+/* ---- sessions ---- */
+
+static struct apply_session *find_session(const struct apply *a, uint64_t id)
+{
+    for (size_t i = 0; i < a->session_count; i++)
+        if (a->sessions[i].id == id)
+            return &a->sessions[i];
+    return NULL;
+}
+
+static struct apply_session *add_session(struct apply *a, uint64_t id, uint64_t node,
+                                         uint64_t nonce)
+{
+    if (a->session_count == a->session_capacity) {
+        a->session_capacity = a->session_capacity ? a->session_capacity * 2 : 8;
+        a->sessions = keel_realloc(a->sessions, a->session_capacity * sizeof *a->sessions);
+    }
+    struct apply_session *session = &a->sessions[a->session_count++];
+
+    *session = (struct apply_session){ .id = id, .node = node, .nonce = nonce };
+    return session;
+}
+
+/* A node has one session: a process that starts ends that of the one before it. */
+static void end_sessions_of(struct apply *a, uint64_t node)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < a->session_count; i++) {
+        if (a->sessions[i].node == node)
+            free(a->sessions[i].results);
+        else
+            a->sessions[kept++] = a->sessions[i];
+    }
+    a->session_count = kept;
+}
+
+static void forget_results(struct apply_session *session, uint64_t acked)
+{
+    if (acked > session->last)
+        acked = session->last;
+    if (acked <= session->acked)
+        return;
+    size_t dropped = (size_t)(acked - session->acked);
+    size_t left = (size_t)(session->last - acked);
+
+    memmove(session->results, session->results + dropped, left * sizeof *session->results);
+    session->acked = acked;
+}
+
+static void keep_result(struct apply_session *session, const struct command_result *result)
+{
+    size_t count = (size_t)(session->last - session->acked);
+
+    if (count == session->capacity) {
+        session->capacity = session->capacity ? session->capacity * 2 : 16;
+        session->results =
+            keel_realloc(session->results, session->capacity * sizeof *session->results);
+    }
+    session->results[count] = *result;
+    session->last++;
+}
+
+bool apply_session(const struct apply *a, uint64_t session, uint64_t *ret_last)
+{
+    const struct apply_session *found = find_session(a, session);
+
+    if (found != NULL)
+        *ret_last = found->last;
+    return found != NULL;
+}
+
+/* ---- commands of the cluster itself ---- */
+
+static int op_open_session(struct apply_op *op, const Keel__OpenSession *open)
+{
+    struct apply *a = op->a;
+
+    end_sessions_of(a, open->node);
+    add_session(a, op->entry->index, open->node, open->nonce);
+    op->outcome->opened_session = true;
+    op->outcome->node = open->node;
+    op->outcome->nonce = open->nonce;
+    op->result->value = op->entry->index;
+    op->result->ino = a->next_ino;
+    a->next_ino += KEEL_INODE_RANGE;
+    return 0;
+}
+
+static int op_reserve_inodes(struct apply_op *op, const Keel__ReserveInodes *reserve)
+{
+    if (reserve->count == 0 || reserve->count > KEEL_INODE_RANGE)
+        return KEEL_E_INVALID;
+    op->result->value = op->a->next_ino;
+    op->a->next_ino += reserve->count;
+    return 0;
+}
+
+static int op_settings(struct apply_op *op, const Keel__Settings *set)
+{
+    struct apply_settings *settings = &op->a->settings;
+
+    if (set->first && settings->known)
+        return 0;
+    if (set->file_size_bytes > KEEL_FILE_SIZE_MAX || set->txn_ops > KEEL_TXN_OPS_MAX ||
+        set->level > KEEL_SEMANTICS_LEVEL)
+        return KEEL_E_INVALID;
+    if (set->file_size_bytes != 0)
+        settings->file_size_bytes = set->file_size_bytes;
+    if (set->quota_bytes != 0)
+        settings->quota_bytes = set->quota_bytes;
+    if (set->txn_ops != 0)
+        settings->txn_ops = set->txn_ops;
+    if (set->level > settings->level)
+        settings->level = set->level;
+    settings->known = true;
+    op->outcome->settings_changed = true;
+    return 0;
+}
+
+static int op_contact(struct apply_op *op, const Keel__Contact *contact)
+{
+    for (size_t i = 0; i < op->a->member_count; i++) {
+        struct apply_member *member = &op->a->members[i];
+
+        if (member->id != contact->node)
+            continue;
+        if (member->incarnation != 0)
+            return KEEL_E_EXISTS;
+        member->incarnation = contact->incarnation;
+        op->outcome->members_changed = true;
+        return 0;
+    }
+    return KEEL_E_NOTFOUND;
+}
+
+/* ---- dispatch ---- */
+
+static int op_lease_expire(struct apply_op *op, const Keel__LeaseExpire *expire)
+{
+    /* Counted by a leader whose term is over: its clock has no say any more. */
+    if (expire->term != op->entry->term)
+        return KEEL_E_STALE;
+    return apply_lease_end(op, expire->lease);
+}
+
+static int execute(struct apply_op *op)
+{
+    const Keel__Command *head = op->head;
+
+    switch (head->op_case) {
+    case KEEL__COMMAND__OP_OPEN_SESSION:
+        return op_open_session(op, head->open_session);
+    case KEEL__COMMAND__OP_NOOP:
+        return KEEL_E_CANCELLED;
+    case KEEL__COMMAND__OP_CREATE:
+        return apply_create(op, head->create);
+    case KEEL__COMMAND__OP_WRITE:
+        return apply_write(op, head->write);
+    case KEEL__COMMAND__OP_SET_ATTR:
+        return apply_set_attr(op, head->set_attr);
+    case KEEL__COMMAND__OP_REMOVE:
+        return apply_remove(op, head->remove);
+    case KEEL__COMMAND__OP_RENAME:
+        return apply_rename(op, head->rename);
+    case KEEL__COMMAND__OP_COPY_RANGE:
+        return apply_copy_range(op, head->copy_range);
+    case KEEL__COMMAND__OP_LEASE_GRANT:
+        return apply_lease_grant(op, head->lease_grant);
+    case KEEL__COMMAND__OP_LEASE_REVOKE:
+        return apply_lease_end(op, head->lease_revoke->lease);
+    case KEEL__COMMAND__OP_LEASE_EXPIRE:
+        return op_lease_expire(op, head->lease_expire);
+    case KEEL__COMMAND__OP_LEASE_CHECKPOINT:
+        return lease_checkpoint(op->a->leases, head->lease_checkpoint->lease,
+                                head->lease_checkpoint->remaining_ms, op->now_us);
+    case KEEL__COMMAND__OP_RESERVE_INODES:
+        return op_reserve_inodes(op, head->reserve_inodes);
+    case KEEL__COMMAND__OP_SETTINGS:
+        return op_settings(op, head->settings);
+    case KEEL__COMMAND__OP_CONTACT:
+        return op_contact(op, head->contact);
+    case KEEL__COMMAND__OP__NOT_SET:
+    case _KEEL__COMMAND__OP__CASE_IS_INT_SIZE:
+    default:
+        return KEEL_E_MALFORMED;
+    }
+}
+
+/* Executes, and fills in the result. */
+static void run(struct apply_op *op)
+{
+    uint64_t before = mvcc_revision(op->a->mvcc);
+
+    op->outcome->fresh = true;
+    op->result->err = execute(op);
+    if (op->a->change_count > 0) {
+        KEEL_ASSERT(op->result->err == 0);
+        op->result->revision = before + 1;
+    }
+}
+
+/* A command of a session: the next number is executed, an older one answered from the table. */
+static void run_in_session(struct apply_op *op)
+{
+    struct apply_session *session = find_session(op->a, op->head->session);
+    uint64_t number = op->head->number;
+
+    if (session == NULL) {
+        op->result->err = KEEL_E_NOSESSION;
+        return;
+    }
+    if (number <= session->acked || number > session->last + 1) {
+        op->result->err = KEEL_E_OUTOFORDER;
+        return;
+    }
+    if (number <= session->last) {
+        *op->result = session->results[number - session->acked - 1];
+        return;
+    }
+    forget_results(session, op->head->acked);
+    if (session->last - session->acked >= KEEL_SESSION_COMMANDS) {
+        op->result->err = KEEL_E_OUTOFORDER;
+        return;
+    }
+    run(op);
+    keep_result(find_session(op->a, op->head->session), op->result);
+}
+
+static int run_command(struct apply_op *op)
+{
+    Keel__Command *head;
+    int err = command_unpack(keel_buf_slice(op->entry->data), &op->a->arena, &head, &op->body);
+
+    if (err != 0)
+        return err;
+    if (head->level > KEEL_SEMANTICS_LEVEL)
+        return KEEL_E_NEWER;
+    op->head = head;
+    op->outcome->is_command = true;
+    op->outcome->session = head->session;
+    op->outcome->number = head->number;
+    if (head->session == 0)
+        run(op);
+    else
+        run_in_session(op);
+    return 0;
+}
+
+int apply_entry(struct apply *a, const struct raft_entry *entry, uint64_t now_us,
+                struct apply_outcome *ret_outcome)
+{
+    struct apply_outcome outcome = { 0 };
+    struct apply_op op = {
+        .a = a,
+        .entry = entry,
+        .now_us = now_us,
+        .outcome = &outcome,
+        .result = &outcome.result,
+    };
+    int err = 0;
+
+    KEEL_ASSERT(entry->index == mvcc_applied_index(a->mvcc) + 1);
+    keel_arena_reset(&a->arena);
+    a->change_count = 0;
+    op.txn = mvcc_begin(a->mvcc, entry->index, entry->term);
+    if (entry->kind == RAFT_ENTRY_COMMAND)
+        err = run_command(&op);
+    if (err != 0)
+        return err; /* the node stops: the transaction is never committed */
+    mvcc_commit(op.txn);
+    outcome.changes = a->changes;
+    outcome.change_count = a->change_count;
+    *ret_outcome = outcome;
+    return 0;
+}
+
+/* ---- the state in a checkpoint ---- */
+
+static void pack_result(Keel__Result *to, const struct command_result *from)
+{
+    keel__result__init(to);
+    to->err = from->err;
+    to->revision = from->revision;
+    to->ino = from->ino;
+    to->size = from->size;
+    to->lease = from->lease;
+    to->value = from->value;
+    to->offset = from->offset;
+}
+
+static Keel__SessionState *pack_session(struct keel_arena *arena,
+                                        const struct apply_session *session)
+{
+    Keel__SessionState *state = keel_arena_alloc(arena, sizeof *state);
+    size_t count = (size_t)(session->last - session->acked);
+    Keel__Result *results = keel_arena_alloc(arena, count * sizeof *results);
+
+    keel__session_state__init(state);
+    state->id = session->id;
+    state->node = session->node;
+    state->nonce = session->nonce;
+    state->last = session->last;
+    state->acked = session->acked;
+    state->n_results = count;
+    state->results = keel_arena_alloc(arena, count * sizeof(Keel__Result *));
+    for (size_t i = 0; i < count; i++) {
+        pack_result(&results[i], &session->results[i]);
+        state->results[i] = &results[i];
+    }
+    return state;
+}
+
+static Keel__MemberState *pack_member(struct keel_arena *arena, const struct apply_member *member)
+{
+    Keel__MemberState *state = keel_arena_alloc(arena, sizeof *state);
+
+    keel__member_state__init(state);
+    state->id = member->id;
+    state->name = member->name;
+    state->address = member->address;
+    state->voter = member->voter;
+    state->incarnation = member->incarnation;
+    return state;
+}
+
+static struct keel_buf *pack_cluster(const struct apply *a)
+{
+    Keel__ClusterState state = KEEL__CLUSTER_STATE__INIT;
+    Keel__Settings settings = KEEL__SETTINGS__INIT;
+    struct keel_arena arena;
+
+    keel_arena_init(&arena);
+    state.version = CLUSTER_STATE_VERSION;
+    state.next_ino = a->next_ino;
+    state.n_sessions = a->session_count;
+    state.sessions = keel_arena_alloc(&arena, a->session_count * sizeof *state.sessions);
+    for (size_t i = 0; i < a->session_count; i++)
+        state.sessions[i] = pack_session(&arena, &a->sessions[i]);
+    state.n_members = a->member_count;
+    state.members = keel_arena_alloc(&arena, a->member_count * sizeof *state.members);
+    for (size_t i = 0; i < a->member_count; i++)
+        state.members[i] = pack_member(&arena, &a->members[i]);
+    settings.first = a->settings.known;
+    settings.file_size_bytes = a->settings.file_size_bytes;
+    settings.quota_bytes = a->settings.quota_bytes;
+    settings.txn_ops = a->settings.txn_ops;
+    settings.level = a->settings.level;
+    state.settings = &settings;
+    struct keel_buf *buf = keel_buf_new(keel__cluster_state__get_packed_size(&state));
+
+    keel__cluster_state__pack(&state, buf->data);
+    keel_arena_free(&arena);
+    return buf;
+}
+
+struct kv_batch *apply_checkpoint(struct apply *a)
+{
+    const struct keel_slice names[] = { keel_slice_str(META_CLUSTER), keel_slice_str(META_LEASES) };
+    struct keel_buf *const values[] = { pack_cluster(a), lease_table_encode(a->leases) };
+
+    return mvcc_checkpoint(a->mvcc, names, values, KEEL_ARRAY_LEN(names));
+}
+
+static int load_session(struct apply *a, const Keel__SessionState *state)
+{
+    if (state->acked > state->last || state->last - state->acked != state->n_results ||
+        state->n_results > KEEL_SESSION_COMMANDS)
+        return KEEL_E_CORRUPT;
+    struct apply_session *session = add_session(a, state->id, state->node, state->nonce);
+
+    session->acked = session->last = state->acked;
+    for (size_t i = 0; i < state->n_results; i++) {
+        const Keel__Result *from = state->results[i];
+        struct command_result result = { from->err,   from->revision, from->ino,   from->size,
+                                         from->lease, from->value,    from->offset };
+
+        keep_result(session, &result);
+    }
+    return 0;
+}
+
+static void add_member(struct apply *a, const struct apply_member *member)
+{
+    struct apply_member *copy = &a->members[a->member_count++];
+
+    *copy = *member;
+    copy->name = keel_strdup(member->name);
+    copy->address = keel_strdup(member->address);
+}
+
+static int load_cluster(struct apply *a, struct keel_slice bytes)
+{
+    Keel__ClusterState *state =
+        keel__cluster_state__unpack(&a->arena.allocator, bytes.len, bytes.data);
+
+    if (state == NULL || state->settings == NULL || state->n_members > KEEL_MEMBERS_MAX)
+        return KEEL_E_CORRUPT;
+    if (state->version > CLUSTER_STATE_VERSION)
+        return KEEL_E_NEWER;
+    for (size_t i = 0; i < state->n_sessions; i++)
+        if (load_session(a, state->sessions[i]) != 0)
+            return KEEL_E_CORRUPT;
+    a->members = keel_calloc(KEEL_MEMBERS_MAX, sizeof *a->members);
+    for (size_t i = 0; i < state->n_members; i++) {
+        const Keel__MemberState *m = state->members[i];
+
+        add_member(a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0,
+                                              m->incarnation });
+    }
+    a->settings = (struct apply_settings){
+        .known = state->settings->first != 0,
+        .file_size_bytes = state->settings->file_size_bytes,
+        .quota_bytes = state->settings->quota_bytes,
+        .txn_ops = state->settings->txn_ops,
+        .level = state->settings->level,
+    };
+    a->next_ino = state->next_ino;
+    return 0;
+}
+
+static void fresh_state(struct apply *a, const struct apply_member *members, size_t count)
+{
+    a->members = keel_calloc(KEEL_MEMBERS_MAX, sizeof *a->members);
+    for (size_t i = 0; i < count; i++)
+        add_member(a, &members[i]);
+    a->settings = (struct apply_settings){
+        .file_size_bytes = KEEL_FILE_SIZE_MAX,
+        .quota_bytes = 2ull << 30,
+        .txn_ops = KEEL_TXN_OPS_MAX,
+        .level = 1,
+    };
+    a->next_ino = MVCC_ROOT_INO + 1;
+    a->leases = lease_table_new();
+}
+
+static int load_state(struct apply *a, const struct apply_member *members, size_t count)
+{
+    struct keel_buf *cluster, *leases;
+    int err = mvcc_meta(a->mvcc, keel_slice_str(META_CLUSTER), &cluster);
+
+    if (err == KEEL_E_NOTFOUND) {
+        fresh_state(a, members, count);
+        return 0;
+    }
+    if (err != 0)
+        return err;
+    err = load_cluster(a, keel_buf_slice(cluster));
+    keel_buf_free(cluster);
+    if (err != 0)
+        return err;
+    if (mvcc_meta(a->mvcc, keel_slice_str(META_LEASES), &leases) != 0)
+        return KEEL_E_CORRUPT;
+    err = lease_table_decode(keel_buf_slice(leases), &a->leases);
+    keel_buf_free(leases);
+    return err == KEEL_E_MALFORMED ? KEEL_E_CORRUPT : err;
+}
+
+int apply_new(struct mvcc *mvcc, const struct apply_member *members, size_t member_count,
+              struct apply **ret_apply)
+{
+    struct apply *a = keel_calloc(1, sizeof *a);
+
+    KEEL_ASSERT(member_count <= KEEL_MEMBERS_MAX);
+    a->mvcc = mvcc;
+    keel_arena_init(&a->arena);
+    int err = load_state(a, members, member_count);
+
+    keel_arena_reset(&a->arena);
+    if (err != 0) {
+        apply_free(a);
+        return err;
+    }
+    *ret_apply = a;
+    return 0;
+}
+
+struct apply *apply_free(struct apply *a)
+{
+    if (a == NULL)
+        return NULL;
+    for (size_t i = 0; i < a->session_count; i++)
+        free(a->sessions[i].results);
+    for (size_t i = 0; i < a->member_count; i++) {
+        free(a->members[i].name);
+        free(a->members[i].address);
+    }
+    free(a->sessions);
+    free(a->members);
+    free(a->changes);
+    lease_table_free(a->leases);
+    keel_arena_free(&a->arena);
+    free(a);
+    return NULL;
+}
+
+struct mvcc *apply_mvcc(const struct apply *a)
+{
+    return a->mvcc;
+}
+
+struct lease_table *apply_leases(const struct apply *a)
+{
+    return a->leases;
+}
+
+const struct apply_settings *apply_settings(const struct apply *a)
+{
+    return &a->settings;
+}
+
+const struct apply_member *apply_members(const struct apply *a, size_t *ret_count)
+{
+    *ret_count = a->member_count;
+    return a->members;
+}

@@ -1,0 +1,53 @@
+/* Shared by apply.c (sessions, dispatch, state) and apply_ops.c (what each operation does); nobody else's. */
+#ifndef KEEL_APPLY_INTERNAL_H
+#define KEEL_APPLY_INTERNAL_H
+
+#include "apply.h"
+
+struct apply_session {
+    uint64_t id, node, nonce;
+    uint64_t last;  /* highest number applied */
+    uint64_t acked; /* results up to here are forgotten */
+    struct command_result *results; /* of acked + 1 … last */
+    size_t capacity;
+};
+
+struct apply {
+    struct mvcc *mvcc;
+    struct lease_table *leases;
+    struct apply_session *sessions;
+    size_t session_count, session_capacity;
+    struct apply_member *members;
+    size_t member_count;
+    struct apply_settings settings;
+    uint64_t next_ino;
+    struct keel_arena arena; /* of the entry that was applied last */
+    struct keel_change *changes;
+    size_t change_count, change_capacity;
+};
+
+/* One command on its way through apply. */
+struct apply_op {
+    struct apply *a;
+    struct mvcc_txn *txn;
+    const struct raft_entry *entry;
+    const Keel__Command *head;
+    struct keel_slice body;
+    uint64_t now_us;
+    struct apply_outcome *outcome;
+    struct command_result *result;
+};
+
+/* Executes a command that touches the keyspace or leases; fills in op->result apart from err, which is returned. An error
+ * leaves the state as it was. */
+int apply_create(struct apply_op *op, const Keel__Create *create);
+int apply_write(struct apply_op *op, const Keel__Write *write);
+int apply_set_attr(struct apply_op *op, const Keel__SetAttr *set);
+int apply_remove(struct apply_op *op, const Keel__Remove *remove);
+int apply_rename(struct apply_op *op, const Keel__Rename *rename);
+int apply_copy_range(struct apply_op *op, const Keel__CopyRange *copy);
+int apply_lease_grant(struct apply_op *op, const Keel__LeaseGrant *grant);
+/* Revocation and expiry: deletes all keys of the lease in one revision, in key order. */
+int apply_lease_end(struct apply_op *op, uint64_t lease);
+
+#endif
