@@ -1,33 +1,49 @@
-/* What views contain, apart from FUSE: text of @stat, @log and the files of /@keel, records of the past under today's
- * permissions, computed extended attributes. Reads local state; the caller has taken the barrier. */
+/* What views contain, apart from FUSE: text of @stat, @log and the files of /@keel, records of the
+ * past under today's permissions, computed extended attributes. Reads local state; the caller has
+ * taken the barrier. */
 #ifndef FS_VIEW_H
 #define FS_VIEW_H
 
 #include "fs/fs.h"
 #include "fs/names.h"
 
-/* The record of `key` at main revision `at`, as a view may show it: mode intersected with what the same path carries now, today's
- * owner; a path that is gone: last owner and mode & 0700 (owner and root only). KEEL_E_NOTFOUND, KEEL_E_STALE as mvcc_get. */
-int view_record(struct mvcc *m, const struct mvcc_key *key, uint64_t at, struct mvcc_record *ret_record);
+/* The record of `key` at main revision `at`, as a view may show it: mode intersected with what the
+ * same path carries now, today's owner (one who is not the old owner, and put another inode there,
+ * has no more than a stranger had); a path that is gone: last owner and mode & 0700 (owner and root
+ * only). KEEL_E_NOTFOUND, KEEL_E_STALE as mvcc_get. */
+int view_record(struct mvcc *m, const struct mvcc_key *key, uint64_t at,
+                struct mvcc_record *ret_record);
 
-/* "name: value" lines: revision, create_revision, version, lease, ttl, size. `key` may be gone: KEEL_E_NOTFOUND. */
+/* Appends UTC as 2026-11-29T18:00:00.123Z. */
+void view_time_text(struct keel_text *text, int64_t time_ns);
+/* Appends 16 hex digits; 0: "none". */
+void view_lease_text(struct keel_text *text, uint64_t lease);
+/* Seconds left, rounded up; 0 when the lease is gone. */
+uint64_t view_ttl_s(struct replica *r, uint64_t lease);
+
+/* "name: value" lines: revision, create_revision, version, lease, ttl, size. `key` may be gone:
+ * KEEL_E_NOTFOUND. */
 int view_stat_text(struct replica *r, const struct mvcc_key *key, struct keel_text *text);
 
-/* One line for each kept revision, newest first (docs/semantics.md has the format), at most KEEL_LOG_LINES_MAX, then "# N more". */
+/* One line for each kept revision, newest first (docs/semantics.md has the format), at most
+ * KEEL_LOG_LINES_MAX, then "# N more". */
 int view_log_text(struct replica *r, const struct mvcc_key *key, struct keel_text *text);
 
 /* Owner and mode of a text view of a key (0444 of what may be read now; gone: last owner). */
 int view_owner(struct mvcc *m, const struct mvcc_key *key, struct mvcc_record *ret_record);
 
-/* Computed attributes of a live key, by name ("user.keel.revision" …); appends the value. KEEL_E_NOATTR: no such attribute (or no
- * lease); KEEL_E_NOTSUPPORTED: not in the user.* namespace. */
-int xattr_get(struct replica *r, const struct mvcc_key *key, const char *name, struct keel_text *text);
+/* Computed attributes of a live key, by name ("user.keel.revision" …); appends the value.
+ * KEEL_E_NOATTR: no such attribute (or no lease); KEEL_E_NOTSUPPORTED: not in the user.* namespace;
+ * KEEL_E_NOTFOUND: the key is gone. */
+int xattr_get(struct replica *r, const struct mvcc_key *key, const char *name,
+              struct keel_text *text);
 /* Their names, NUL-terminated one after another, for -o list_xattr. */
 void xattr_list(struct replica *r, const struct mvcc_key *key, struct keel_text *text);
 /* The error for setting or removing an attribute by name in this version. */
 int xattr_set_error(const char *name);
 
-/* The files of /@keel. */
+/* The files of /@keel. control_find looks in there; CONTROL_ROOT is the directory itself, for the
+ * caller's use. */
 enum control_file { CONTROL_NONE, CONTROL_ROOT, CONTROL_STATUS, CONTROL_MEMBERS };
 
 struct control_entry {

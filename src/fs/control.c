@@ -1,0 +1,211 @@
+/* The files of /@keel: which there are, and what status and members say. Answered from local state
+ * without a barrier, so that they can be read when there is no quorum. */
+#include <inttypes.h>
+#include <time.h>
+
+#include "check.h"
+#include "err.h"
+#include "fs/view.h"
+
+enum { NS_PER_US = 1000, NS_PER_S = 1000000000 };
+
+const struct control_entry control_entries[] = {
+    { "status", CONTROL_STATUS, 0444 },
+    { "members", CONTROL_MEMBERS, 0444 },
+    { NULL, CONTROL_NONE, 0 },
+};
+
+enum control_file control_find(struct keel_slice name)
+{
+    for (const struct control_entry *entry = control_entries; entry->name != NULL; entry++)
+        if (keel_slice_equal(name, keel_slice_str(entry->name)))
+            return entry->file;
+    return CONTROL_NONE;
+}
+
+static const char *role_name(enum raft_role role)
+{
+    switch (role) {
+    case RAFT_FOLLOWER:
+        return "follower";
+    case RAFT_PRECANDIDATE:
+    case RAFT_CANDIDATE:
+        return "candidate";
+    case RAFT_LEADER:
+        return "leader";
+    case RAFT_LEARNER:
+        return "learner";
+    }
+    return "unknown";
+}
+
+/* A member's name, its id while the table does not have it, or "none". */
+static void member_name(struct keel_text *text, struct replica *r, uint64_t id)
+{
+    size_t count;
+    const struct apply_member *members = apply_members(replica_apply(r), &count);
+
+    for (size_t i = 0; i < count; i++) {
+        if (members[i].id == id) {
+            keel_text_printf(text, "%s", members[i].name);
+            return;
+        }
+    }
+    if (id == 0)
+        keel_text_printf(text, "none");
+    else
+        keel_text_printf(text, "%016" PRIx64, id);
+}
+
+/* A moment of the replica's clock, as UTC. */
+static void replica_time_text(struct keel_text *text, struct replica *r, uint64_t at_us)
+{
+    int64_t ago_us = (int64_t)(replica_now_us(r) - at_us);
+    struct timespec now;
+
+    KEEL_ASSERT(clock_gettime(CLOCK_REALTIME, &now) == 0);
+    view_time_text(text, now.tv_sec * NS_PER_S + now.tv_nsec - ago_us * NS_PER_US);
+}
+
+static void quorum_text(struct keel_text *text, struct replica *r,
+                        const struct replica_status *status)
+{
+    if (status->quorum) {
+        keel_text_printf(text, "quorum: yes\n");
+        return;
+    }
+    keel_text_printf(text, "quorum: no since ");
+    replica_time_text(text, r, status->quorum_lost_us);
+    keel_text_printf(text, "\n");
+}
+
+static void raft_text(struct keel_text *text, struct replica *r,
+                      const struct replica_status *status)
+{
+    keel_text_printf(text, "role: %s\nleader: ", role_name(status->role));
+    member_name(text, r, status->leader);
+    keel_text_printf(text,
+                     "\nterm: %" PRIu64 "\ncommit_index: %" PRIu64 "\napplied_index: %" PRIu64,
+                     status->term, status->commit_index, status->applied_index);
+    keel_text_printf(text, "\nlast_index: %" PRIu64 "\npersisted_index: %" PRIu64 "\n",
+                     status->last_index, status->persisted_index);
+}
+
+static void store_text(struct keel_text *text, struct mvcc *m)
+{
+    struct keel_hash128 hash = mvcc_state_hash(m);
+
+    keel_text_printf(text, "revision: %" PRIu64 "\ncompact_revision: %" PRIu64 "\n",
+                     mvcc_revision(m), mvcc_compact_revision(m));
+    keel_text_printf(text, "hash: %016" PRIx64 "%016" PRIx64 " at %" PRIu64 "\n", hash.high,
+                     hash.low, mvcc_applied_index(m));
+    keel_text_printf(text, "keys: %" PRIu64 "\nquota_used: %" PRIu64 "\n", mvcc_live_keys(m),
+                     mvcc_quota_used(m));
+}
+
+static void status_text(struct replica *r, const struct fs_options *options,
+                        const struct fs_node_info *info, struct keel_text *text)
+{
+    struct replica_status status;
+
+    replica_status(r, &status);
+    keel_text_printf(text, "name: %s\nid: %016" PRIx64 "\ncluster_id: %016" PRIx64 "\n",
+                     options->name, status.id, options->cluster_id);
+    raft_text(text, r, &status);
+    store_text(text, replica_mvcc(r));
+    quorum_text(text, r, &status);
+    keel_text_printf(text, "stale: %s\nsession: %" PRIu64 "\n", status.stale ? "yes" : "no",
+                     status.session);
+    keel_text_printf(text, "waiting_writes: %zu\nwaiting_reads: %zu\n", status.proposals,
+                     status.barriers);
+    if (info->status != NULL)
+        info->status(info->arg, text);
+}
+
+static const struct raft_peer_status *find_peer(const struct replica_status *status, uint64_t id)
+{
+    for (size_t i = 0; i < status->peer_count; i++)
+        if (status->peers[i].id == id)
+            return &status->peers[i];
+    return NULL;
+}
+
+static const char *progress_name(const struct raft_peer_status *peer)
+{
+    if (!peer->connected)
+        return "disconnected";
+    switch (peer->state) {
+    case RAFT_PROBE:
+        return "probe";
+    case RAFT_REPLICATE:
+        return "replicate";
+    case RAFT_SNAPSHOT:
+        return "snapshot";
+    }
+    return "unknown";
+}
+
+/* What this node knows of a member. Only a leader knows how far the others are. */
+static const char *member_state(const struct replica_status *status,
+                                const struct fs_node_info *info,
+                                const struct raft_peer_status *peer, uint64_t id)
+{
+    if (id == status->id)
+        return role_name(status->role);
+    if (status->role == RAFT_LEADER && peer != NULL)
+        return progress_name(peer);
+    if (id == status->leader)
+        return "leader";
+    return info->peer_connected != NULL && info->peer_connected(info->arg, id) ? "connected"
+                                                                               : "disconnected";
+}
+
+static void progress_text(struct keel_text *text, const struct replica_status *status,
+                          const struct raft_peer_status *peer)
+{
+    if (status->role != RAFT_LEADER || peer == NULL) {
+        keel_text_printf(text, " match=- lag=-");
+        return;
+    }
+    uint64_t lag = status->last_index > peer->match ? status->last_index - peer->match : 0;
+
+    keel_text_printf(text, " match=%" PRIu64 " lag=%" PRIu64, peer->match, lag);
+}
+
+static void members_text(struct replica *r, const struct fs_node_info *info, struct keel_text *text)
+{
+    struct replica_status status;
+    size_t count;
+    const struct apply_member *members = apply_members(replica_apply(r), &count);
+
+    replica_status(r, &status);
+    for (size_t i = 0; i < count; i++) {
+        const struct apply_member *member = &members[i];
+        const struct raft_peer_status *peer = find_peer(&status, member->id);
+
+        keel_text_printf(text, "name=%s id=%016" PRIx64 " address=%s voter=%s state=%s",
+                         member->name, member->id, member->address, member->voter ? "yes" : "no",
+                         member_state(&status, info, peer, member->id));
+        progress_text(text, &status, peer);
+        if (member->incarnation != 0)
+            keel_text_printf(text, " incarnation=%016" PRIx64 "\n", member->incarnation);
+        else
+            keel_text_printf(text, " incarnation=-\n");
+    }
+}
+
+void control_text(enum control_file file, struct replica *r, const struct fs_options *options,
+                  const struct fs_node_info *info, struct keel_text *text)
+{
+    switch (file) {
+    case CONTROL_STATUS:
+        status_text(r, options, info, text);
+        break;
+    case CONTROL_MEMBERS:
+        members_text(r, info, text);
+        break;
+    case CONTROL_NONE:
+    case CONTROL_ROOT:
+        KEEL_ASSERT(!"not a file");
+    }
+}
