@@ -10,6 +10,7 @@
 #include "apply.h"
 #include "env.h"
 #include "heap.h"
+#include "list.h"
 #include "raft/raft.h"
 
 struct replica;
@@ -59,10 +60,11 @@ struct replica_call {
     void (*done)(struct replica_call *call, int err, const struct command_result *result);
     /* private: */
     struct keel_heap_node deadline;
-    struct replica_call *next, *prev;
-    struct proposal *proposal;
+    struct keel_link link;     /* in the list that it waits in */
+    struct proposal *proposal; /* NULL: not a proposal */
     uint64_t started_us;
-    int where;
+    bool barrier;              /* counted as one */
+    int failed;                /* the error to tell at the next pump; 0: none */
 };
 
 /* Proposes a command of this node's session. The head's session, number, acked, level and time are filled in here; head and body are
