@@ -1,0 +1,459 @@
+/* The codec and the frame reader: what goes in comes out, and nothing else ever does. */
+#include "unit.h"
+
+#include "bytes.h"
+#include "err.h"
+#include "hash.h"
+#include "peer/frame.h"
+#include "random_message.h"
+
+enum { INBOX_MAX = 64 };
+
+struct inbox {
+    struct keel_message *messages[INBOX_MAX];
+    size_t count;
+};
+
+static int collect(void *arg, struct keel_message *msg_take)
+{
+    struct inbox *inbox = arg;
+
+    assert_true(inbox->count < INBOX_MAX);
+    inbox->messages[inbox->count++] = msg_take;
+    return 0;
+}
+
+static void inbox_clear(struct inbox *inbox)
+{
+    while (inbox->count > 0)
+        keel_message_free(inbox->messages[--inbox->count]);
+}
+
+/* Feeds the bytes to a new reader in pieces of 1 … piece_max bytes. */
+static int feed_in_pieces(struct keel_slice bytes, struct keel_rng *rng, size_t piece_max,
+                          struct inbox *inbox)
+{
+    struct frame_reader *reader = frame_reader_new();
+    int err = 0;
+
+    while (bytes.len > 0 && err == 0) {
+        size_t piece = 1 + (size_t)keel_rng_below(rng, piece_max);
+
+        if (piece > bytes.len)
+            piece = bytes.len;
+        /* A copy of its own, so that the sanitizer sees each read beyond it. */
+        struct keel_buf *copy = keel_buf_copy(keel_slice_of(bytes.data, piece));
+
+        err = frame_reader_feed(reader, keel_buf_slice(copy), collect, inbox);
+        keel_buf_free(copy);
+        bytes.data += piece;
+        bytes.len -= piece;
+    }
+    frame_reader_free(reader);
+    return err;
+}
+
+static void every_kind_of_message_survives_the_wire(void **state)
+{
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 1);
+    for (size_t i = 0; i < 40 * RANDOM_MESSAGE_KINDS; i++) {
+        struct keel_message *msg = random_message(&rng, i % RANDOM_MESSAGE_KINDS, 600);
+        struct keel_buf *frames = keel_message_encode(msg);
+        struct inbox inbox = { 0 };
+
+        assert_int_equal(feed_in_pieces(keel_buf_slice(frames), &rng, frames->len, &inbox), 0);
+        assert_int_equal(inbox.count, 1);
+        assert_true(messages_equal(msg, inbox.messages[0]));
+        inbox_clear(&inbox);
+        keel_buf_free(frames);
+        keel_message_free(msg);
+    }
+}
+
+static void
+every_truncation_and_extension_of_a_payload_is_rejected_or_is_another_message(void **state)
+{
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 2);
+    for (size_t i = 0; i < 4 * RANDOM_MESSAGE_KINDS; i++) {
+        struct keel_message *msg = random_message(&rng, i % RANDOM_MESSAGE_KINDS, 300), *got = NULL;
+        struct keel_buf *frames = keel_message_encode(msg);
+        size_t len = frames->len - FRAME_HEAD_BYTES;
+        /* What ends with bytes of any length is shorter, but in order, when it is cut there. */
+        bool open_ended = msg->type == MESSAGE_HELLO || msg->type == MESSAGE_REFUSAL ||
+                          msg->type == MESSAGE_FORWARD;
+        size_t fixed = msg->type == MESSAGE_FORWARD ? 24 : 0;
+
+        for (size_t cut = 0; cut < len; cut++) {
+            struct keel_buf *part =
+                keel_buf_copy(keel_slice_of(frames->data + FRAME_HEAD_BYTES, cut));
+            int err = keel_message_decode(msg->type, keel_buf_slice(part), &got);
+
+            assert_int_equal(err, open_ended && cut >= fixed ? 0 : KEEL_E_MALFORMED);
+            if (err == 0) {
+                assert_false(messages_equal(msg, got));
+                keel_message_free(got);
+            }
+            keel_buf_free(part);
+        }
+        if (!open_ended) {
+            struct keel_buf *more = keel_buf_new(len + 1);
+
+            memcpy(more->data, frames->data + FRAME_HEAD_BYTES, len);
+            more->data[len] = 0;
+            assert_int_equal(keel_message_decode(msg->type, keel_buf_slice(more), &got),
+                             KEEL_E_MALFORMED);
+            keel_buf_free(more);
+        }
+        keel_buf_free(frames);
+        keel_message_free(msg);
+    }
+}
+
+static void a_truncated_frame_delivers_nothing(void **state)
+{
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 3);
+    for (size_t kind = 0; kind < RANDOM_MESSAGE_KINDS; kind++) {
+        struct keel_message *msg = random_message(&rng, kind, 200);
+        struct keel_buf *frames = keel_message_encode(msg);
+
+        for (size_t cut = 0; cut < frames->len; cut++) {
+            struct inbox inbox = { 0 };
+
+            assert_int_equal(feed_in_pieces(keel_slice_of(frames->data, cut), &rng, 64, &inbox), 0);
+            assert_int_equal(inbox.count, 0);
+        }
+        keel_buf_free(frames);
+        keel_message_free(msg);
+    }
+}
+
+static void a_flipped_bit_is_never_delivered(void **state)
+{
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 4);
+    for (size_t i = 0; i < 2 * RANDOM_MESSAGE_KINDS; i++) {
+        struct keel_message *msg = random_message(&rng, i % RANDOM_MESSAGE_KINDS, 120);
+        struct keel_buf *frames = keel_message_encode(msg);
+
+        for (size_t bit = 0; bit < frames->len * 8; bit++) {
+            struct inbox inbox = { 0 };
+
+            frames->data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            int err = feed_in_pieces(keel_buf_slice(frames), &rng, frames->len, &inbox);
+
+            frames->data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            assert_int_equal(inbox.count, 0);
+            /* Only a longer length leaves the reader waiting; all else is an error at once. */
+            if (bit >= 32)
+                assert_int_equal(err, KEEL_E_MALFORMED);
+        }
+        keel_buf_free(frames);
+        keel_message_free(msg);
+    }
+}
+
+static void a_stream_may_arrive_in_pieces_of_any_size(void **state)
+{
+    static const size_t piece_max[] = { 1, 2, 15, 16, 17, 1000, 100000 };
+    struct keel_text stream = { 0 };
+    struct inbox sent = { 0 };
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 5);
+    for (size_t i = 0; i < 2 * RANDOM_MESSAGE_KINDS; i++) {
+        struct keel_message *msg = random_message(&rng, i % RANDOM_MESSAGE_KINDS, 3000);
+        struct keel_buf *frames = keel_message_encode(msg);
+
+        keel_text_append(&stream, keel_buf_slice(frames));
+        keel_buf_free(frames);
+        collect(&sent, msg);
+    }
+    for (size_t p = 0; p < sizeof piece_max / sizeof piece_max[0]; p++) {
+        struct inbox got = { 0 };
+
+        assert_int_equal(
+            feed_in_pieces(keel_slice_of(stream.data, stream.len), &rng, piece_max[p], &got), 0);
+        assert_int_equal(got.count, sent.count);
+        for (size_t i = 0; i < got.count; i++)
+            assert_true(messages_equal(sent.messages[i], got.messages[i]));
+        inbox_clear(&got);
+    }
+    inbox_clear(&sent);
+    keel_text_free(&stream);
+}
+
+static struct keel_message *forward_of(size_t len, uint64_t number)
+{
+    struct keel_message *msg = keel_message_new(MESSAGE_FORWARD);
+
+    msg->number = number;
+    msg->data = keel_buf_new(len);
+    for (size_t i = 0; i < len; i++)
+        msg->data->data[i] = (uint8_t)(i * 7 + number);
+    return msg;
+}
+
+static void lengths_around_a_full_frame_survive(void **state)
+{
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 6);
+    for (size_t frames = 1; frames <= 3; frames++) {
+        for (size_t len = frames * KEEL_FRAME_BYTES - 26; len <= frames * KEEL_FRAME_BYTES - 22;
+             len++) {
+            struct keel_message *msg = forward_of(len, len);
+            struct keel_buf *bytes = keel_message_encode(msg);
+            struct inbox got = { 0 };
+
+            assert_int_equal(bytes->len, 24 + len +
+                                             FRAME_HEAD_BYTES * ((24 + len + KEEL_FRAME_BYTES - 1) /
+                                                                 KEEL_FRAME_BYTES));
+            assert_int_equal(feed_in_pieces(keel_buf_slice(bytes), &rng, 50000, &got), 0);
+            assert_int_equal(got.count, 1);
+            assert_true(messages_equal(msg, got.messages[0]));
+            inbox_clear(&got);
+            keel_buf_free(bytes);
+            keel_message_free(msg);
+        }
+    }
+}
+
+static void urgent_messages_pass_between_the_pieces_of_a_bulk_one(void **state)
+{
+    struct keel_message *bulk = forward_of(KEEL_ENTRY_SIZE_MAX, 1);
+    struct keel_message *urgent = keel_message_raft(raft_message_new(RAFT_HEARTBEAT, 1, 2, 3));
+    struct keel_buf *bulk_bytes = keel_message_encode(bulk);
+    struct keel_buf *urgent_bytes = keel_message_encode(urgent);
+    struct frame_reader *reader = frame_reader_new();
+    struct inbox got = { 0 };
+    size_t frames = 0;
+
+    (void)state;
+    for (size_t at = 0; at < bulk_bytes->len; at += FRAME_BYTES_MAX, frames++) {
+        size_t left = bulk_bytes->len - at;
+        size_t len = left < FRAME_BYTES_MAX ? left : FRAME_BYTES_MAX;
+
+        assert_int_equal(frame_reader_feed(reader, keel_buf_slice(urgent_bytes), collect, &got), 0);
+        assert_int_equal(got.count, frames + 1);
+        assert_int_equal(
+            frame_reader_feed(reader, keel_slice_of(bulk_bytes->data + at, len), collect, &got), 0);
+    }
+    assert_int_equal(frames, 21);
+    assert_int_equal(got.count, frames + 1);
+    assert_true(messages_equal(got.messages[0], urgent));
+    assert_true(messages_equal(got.messages[frames], bulk));
+    inbox_clear(&got);
+    frame_reader_free(reader);
+    keel_buf_free(bulk_bytes);
+    keel_buf_free(urgent_bytes);
+    keel_message_free(bulk);
+    keel_message_free(urgent);
+}
+
+/* One frame with a right checksum, whatever its head says. */
+static struct keel_buf *frame_of(uint32_t claimed, size_t len, uint8_t type, uint8_t flags,
+                                 uint16_t reserved)
+{
+    struct keel_buf *frame = keel_buf_new(FRAME_HEAD_BYTES + len);
+    uint8_t *payload = frame->data + FRAME_HEAD_BYTES;
+
+    if (len > 0)
+        memset(payload, 0, len);
+    put_le32(frame->data, claimed);
+    frame->data[4] = type;
+    frame->data[5] = flags;
+    put_le16(frame->data + 6, reserved);
+    put_le64(frame->data + 8, keel_hash64_seed(keel_slice_of(payload, len), get_le64(frame->data)));
+    return frame;
+}
+
+static void expect_malformed(struct keel_buf *frame_take)
+{
+    struct frame_reader *reader = frame_reader_new();
+    struct inbox got = { 0 };
+
+    assert_int_equal(frame_reader_feed(reader, keel_buf_slice(frame_take), collect, &got),
+                     KEEL_E_MALFORMED);
+    assert_int_equal(got.count, 0);
+    frame_reader_free(reader);
+    keel_buf_free(frame_take);
+}
+
+static void heads_out_of_order_are_malformed(void **state)
+{
+    (void)state;
+    expect_malformed(frame_of(KEEL_FRAME_BYTES + 1, 0, MESSAGE_PING, 0, 0));
+    expect_malformed(frame_of(UINT32_MAX, 0, MESSAGE_PING, 0, 0));
+    expect_malformed(frame_of(0, 0, 0, 0, 0));
+    expect_malformed(frame_of(0, 0, MESSAGE_TYPES, 0, 0));
+    expect_malformed(frame_of(0, 0, 255, 0, 0));
+    expect_malformed(frame_of(0, 0, MESSAGE_PING, 4, 0));
+    expect_malformed(frame_of(0, 0, MESSAGE_PING, 0, 1));
+    expect_malformed(frame_of(0, 0, MESSAGE_PING, FRAME_MORE, 0));
+    expect_malformed(frame_of(1, 1, MESSAGE_PING, 0, 0));
+}
+
+static void an_error_is_for_good(void **state)
+{
+    struct frame_reader *reader = frame_reader_new();
+    struct keel_buf *bad = frame_of(1, 1, MESSAGE_PING, 0, 0);
+    struct keel_buf *good = frame_of(0, 0, MESSAGE_PING, 0, 0);
+    struct inbox got = { 0 };
+
+    (void)state;
+    assert_int_equal(frame_reader_feed(reader, keel_buf_slice(good), collect, &got), 0);
+    assert_int_equal(got.count, 1);
+    assert_int_equal(frame_reader_feed(reader, keel_buf_slice(bad), collect, &got),
+                     KEEL_E_MALFORMED);
+    assert_int_equal(frame_reader_feed(reader, keel_buf_slice(good), collect, &got),
+                     KEEL_E_MALFORMED);
+    assert_int_equal(got.count, 1);
+    inbox_clear(&got);
+    keel_buf_free(bad);
+    keel_buf_free(good);
+    frame_reader_free(reader);
+}
+
+static void a_message_that_never_ends_is_cut_off_at_the_limit(void **state)
+{
+    struct frame_reader *reader = frame_reader_new();
+    struct keel_buf *piece =
+        frame_of(KEEL_FRAME_BYTES, KEEL_FRAME_BYTES, MESSAGE_FORWARD, FRAME_MORE | FRAME_BULK, 0);
+    struct inbox got = { 0 };
+    size_t fed = 0;
+
+    (void)state;
+    while (frame_reader_feed(reader, keel_buf_slice(piece), collect, &got) == 0)
+        fed += KEEL_FRAME_BYTES;
+    assert_int_equal(fed, KEEL_MESSAGE_SIZE_MAX);
+    assert_int_equal(got.count, 0);
+    keel_buf_free(piece);
+    frame_reader_free(reader);
+}
+
+static void the_type_may_not_change_inside_a_message(void **state)
+{
+    struct frame_reader *reader = frame_reader_new();
+    struct keel_buf *first = frame_of(100, 100, MESSAGE_FORWARD, FRAME_MORE | FRAME_BULK, 0);
+    struct keel_buf *other = frame_of(100, 100, MESSAGE_REFUSAL, FRAME_BULK, 0);
+    struct inbox got = { 0 };
+
+    (void)state;
+    assert_int_equal(frame_reader_feed(reader, keel_buf_slice(first), collect, &got), 0);
+    assert_int_equal(frame_reader_feed(reader, keel_buf_slice(other), collect, &got),
+                     KEEL_E_MALFORMED);
+    keel_buf_free(first);
+    keel_buf_free(other);
+    frame_reader_free(reader);
+}
+
+static int decode(enum keel_message_type type, const uint8_t *bytes, size_t len)
+{
+    struct keel_message *msg = NULL;
+    int err = keel_message_decode(type, keel_slice_of(bytes, len), &msg);
+
+    if (err == 0)
+        keel_message_free(msg);
+    return err;
+}
+
+static void counts_and_values_beyond_their_limits_are_malformed(void **state)
+{
+    uint8_t append[25 + 32 + 4] = { RAFT_APPEND, 1, [9] = 2 };
+    uint8_t renew[12] = { 0 };
+    uint8_t vote[25 + 10] = { RAFT_VOTE_REPLY, 1, [9] = 2 };
+    struct keel_buf *control = keel_buf_new(4097);
+
+    (void)state;
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), 0);
+    put_le32(append + 57, UINT32_MAX); /* entries that are not there */
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
+    put_le32(append + 57, 0);
+    append[9] = 0; /* to nobody */
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
+    assert_int_equal(decode(MESSAGE_RENEW, renew, sizeof renew), 0);
+    put_le32(renew + 8, KEEL_LEASES_MAX + 1);
+    assert_int_equal(decode(MESSAGE_RENEW, renew, sizeof renew), KEEL_E_MALFORMED);
+    assert_int_equal(decode(MESSAGE_RAFT, vote, sizeof vote), 0);
+    vote[25] = 2; /* a boolean that is neither */
+    assert_int_equal(decode(MESSAGE_RAFT, vote, sizeof vote), KEEL_E_MALFORMED);
+    memset(control->data, 0, control->len);
+    assert_int_equal(decode(MESSAGE_HELLO, control->data, 4096), 0);
+    assert_int_equal(decode(MESSAGE_HELLO, control->data, 4097), KEEL_E_MALFORMED);
+    keel_buf_free(control);
+}
+
+static void entries_out_of_order_are_malformed(void **state)
+{
+    uint8_t append[25 + 32 + 4 + 13 + 1] = { RAFT_APPEND, 1, [9] = 2 };
+    uint8_t *entry = append + 61;
+
+    (void)state;
+    put_le32(append + 57, 1);
+    put_le32(entry + 9, 1);
+    entry[8] = RAFT_ENTRY_COMMAND;
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), 0);
+    entry[8] = RAFT_ENTRY_NOOP; /* with data */
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
+    entry[8] = RAFT_ENTRY_CONFIG + 1;
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
+    entry[8] = RAFT_ENTRY_COMMAND;
+    put_le64(append + 25, UINT64_MAX); /* the entry's index would wrap to 0 */
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
+    put_le64(append + 25, UINT64_MAX - 1);
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), 0);
+    put_le32(entry + 9, KEEL_ENTRY_SIZE_MAX + 1);
+    assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
+}
+
+static void only_what_carries_commands_is_bulk(void **state)
+{
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 8);
+    for (size_t i = 0; i < 4 * RANDOM_MESSAGE_KINDS; i++) {
+        struct keel_message *msg = random_message(&rng, i % RANDOM_MESSAGE_KINDS, 100);
+        bool entries = msg->type == MESSAGE_RAFT && msg->raft->type == RAFT_APPEND &&
+                       msg->raft->u.append.count > 0;
+
+        assert_int_equal(keel_message_is_bulk(msg), entries || msg->type == MESSAGE_FORWARD);
+        keel_message_free(msg);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_of_message_survives_the_wire),
+        cmocka_unit_test(
+            every_truncation_and_extension_of_a_payload_is_rejected_or_is_another_message),
+        cmocka_unit_test(a_truncated_frame_delivers_nothing),
+        cmocka_unit_test(a_flipped_bit_is_never_delivered),
+        cmocka_unit_test(a_stream_may_arrive_in_pieces_of_any_size),
+        cmocka_unit_test(lengths_around_a_full_frame_survive),
+        cmocka_unit_test(urgent_messages_pass_between_the_pieces_of_a_bulk_one),
+        cmocka_unit_test(heads_out_of_order_are_malformed),
+        cmocka_unit_test(an_error_is_for_good),
+        cmocka_unit_test(a_message_that_never_ends_is_cut_off_at_the_limit),
+        cmocka_unit_test(the_type_may_not_change_inside_a_message),
+        cmocka_unit_test(counts_and_values_beyond_their_limits_are_malformed),
+        cmocka_unit_test(entries_out_of_order_are_malformed),
+        cmocka_unit_test(only_what_carries_commands_is_bulk),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
