@@ -1,8 +1,9 @@
-/* The disk as the log sees it: a vtable of plain synchronous calls on files in one directory. disk_posix.c is the
- * real one; disk_mem.c keeps files in memory, loses or tears what was not synced at a crash, and counts
- * every call (the simulator's and the unit tests' disk).
+/* The disk as the log sees it: a vtable of plain synchronous calls on files in one directory.
+ * disk_posix.c is the real one; disk_mem.c keeps files in memory, loses or tears what was not
+ * synced at a crash, and counts every call (the simulator's and the unit tests' disk).
  *
- * All return 0 or more, or a negative KEEL_E_*: KEEL_E_DISKFULL (ENOSPC, EDQUOT), KEEL_E_NOTFOUND, KEEL_E_IO for anything else. */
+ * All return 0 or more, or a negative KEEL_E_*: KEEL_E_DISKFULL (ENOSPC, EDQUOT), KEEL_E_NOTFOUND,
+ * KEEL_E_IO for anything else. */
 #ifndef WAL_DISK_H
 #define WAL_DISK_H
 

@@ -1,16 +1,20 @@
-/* The write-ahead log: raft entries and hard states in segments, with checksums, over a disk vtable. Plain
- * synchronous code, owned by one thread (the node's wal thread; the simulator's event loop).
+/* The write-ahead log: raft entries and hard states in segments, with checksums, over a disk
+ * vtable. Plain synchronous code, owned by one thread (the node's wal thread; the simulator's event
+ * loop).
  *
- * Format: docs/format-wal.md. Segments of 64 MiB, zero-filled ahead in steps of 1 MiB (wal_prepare) away from
- * the path of a sync. Records are 8-byte aligned, little-endian, and can be judged by themselves and in their
- * chain: length, kind, term, index, epoch, sequence, previous record's checksum, `durable` (the highest sequence
- * known to be synced when this record was written) and xxh3-64 over header and body.
+ * Format: docs/format-wal.md. Segments of 64 MiB, zero-filled ahead in steps of 1 MiB (wal_prepare)
+ * away from the path of a sync. Records are 8-byte aligned, little-endian, and can be judged by
+ * themselves and in their chain: length, kind, term, index, epoch, sequence, previous record's
+ * checksum, `durable` (the highest sequence known to be synced when this record was written) and
+ * xxh3-64 over header and body.
  *
- * Recovery stops at the first record s that does not check. It is DAMAGE if a later record of this epoch checks and has
- * durable >= s, or if s lies at or below the commit index of the last hard state or the store's applied index;
- * else a torn tail, which is cut and zeroed before anything is appended.
+ * Recovery stops at the first record s that does not check. It is DAMAGE if a later record of this
+ * epoch checks and has durable >= s, or if s lies at or below the commit index of the last hard
+ * state or the store's applied index; else a torn tail, which is cut and zeroed before anything is
+ * appended.
  *
- * After any error from wal_write the log must not be used again: the caller ends the process. */
+ * After any error from wal_write or wal_idle the log must not be used again: the caller ends the
+ * process. */
 #ifndef WAL_WAL_H
 #define WAL_WAL_H
 
@@ -25,7 +29,7 @@ struct wal_batch {
     struct raft_mark mark;
     bool has_hard_state;
     struct raft_hard_state hard_state;
-    struct raft_entry *entries; /* owned array with references; entries[0].index cuts the log there */
+    struct raft_entry *entries; /* owned, with references; entries[0].index cuts the log there */
     size_t count;
 };
 
@@ -33,45 +37,48 @@ struct wal_batch *wal_batch_free(struct wal_batch *batch); /* takes NULL, return
 
 struct wal_options {
     uint64_t cluster_id, node_id; /* in each segment header; another's segment is refused */
-    uint64_t store_applied;       /* entries above it are returned by recovery; see the rule above */
+    uint64_t store_applied;       /* entries above it are returned by recovery; see the rule */
     uint64_t segment_bytes;       /* 0: 64 MiB; tests take less */
     uint64_t fill_bytes;          /* 0: 1 MiB: zero-fill step */
 };
 
 struct wal_recovery {
-    bool fresh;                     /* there was no log: one has been created */
+    bool fresh; /* there was no log: one has been created */
     struct raft_hard_state hard_state;
     uint64_t first_index, last_index; /* of what can be read with wal_read; last 0: none */
-    uint64_t base_term;             /* term of entry store_applied (0 when not in the log) */
-    struct raft_entry *entries;     /* store_applied + 1 …, owned */
+    uint64_t base_term;               /* term of entry store_applied (0 when not in the log) */
+    struct raft_entry *entries;       /* store_applied + 1 …, owned */
     size_t count;
-    bool tail_cut;                  /* a torn tail was cut at: */
+    bool tail_cut; /* a torn tail was cut at: */
     char cut_file[64];
     uint64_t cut_offset;
 };
 
 void wal_recovery_free(struct wal_recovery *recovery);
 
-/* Opens or creates the log in `disk` (borrowed, must outlive it). On an error ret_why (of why_size bytes) says which file,
- * where, and what to do: KEEL_E_CORRUPT damage, KEEL_E_NEWER, KEEL_E_INVALID another cluster's or node's log,
- * KEEL_E_DISKFULL, KEEL_E_IO. */
+/* Opens or creates the log in `disk` (borrowed, must outlive it). On an error ret_why (of why_size
+ * bytes) says which file, where, and what to do: KEEL_E_CORRUPT damage, KEEL_E_NEWER,
+ * KEEL_E_INVALID another cluster's or node's log, KEEL_E_DISKFULL, KEEL_E_IO. */
 int wal_open(struct disk *disk, const struct wal_options *options, struct wal **ret_wal,
              struct wal_recovery *ret_recovery, char *ret_why, size_t why_size);
 struct wal *wal_close(struct wal *w); /* takes NULL, returns NULL; writes nothing */
 
-/* Appends all batches, in order, with one write and one fdatasync (more only when a segment ends or fragments of more than
- * IOV_MAX pieces need it). Durable when it returns 0. */
+/* Appends all batches, in order, with one write and one fdatasync (more only when a segment ends or
+ * fragments of more than IOV_MAX pieces need it). Durable when it returns 0. */
 int wal_write(struct wal *w, struct wal_batch *const *batches, size_t count);
 
-/* The log has fallen idle: writes the small record that carries the new `durable`, unless there is nothing new
- * to say. Synced. */
+/* The log has fallen idle: writes the small record that carries the new `durable`, unless there is
+ * nothing new to say. Synced. */
 int wal_idle(struct wal *w);
 
-/* One step of zero-filling ahead, or of making the next segment. *ret_more: call again, when there is time. */
+/* One step of zero-filling ahead, or of making the next segment: a write of fill_bytes and a sync.
+ * *ret_more: call again, when there is time. Never needed, but wal_write is slower without it.
+ * KEEL_E_DISKFULL is not fatal here; after KEEL_E_IO the log must not be used again. */
 int wal_prepare(struct wal *w, bool *ret_more);
 
-/* Entries first … (at least one, else at most max_bytes), with references, and the term of first - 1 (0 when first
- * is 1). KEEL_E_NOTFOUND: not (or no longer) in the log. Only what has been written. */
+/* Entries first … (at least one, else at most max_bytes), with references, and the term of the one
+ * before first (0 when first is 1). KEEL_E_NOTFOUND: not (or no longer) in the log. KEEL_E_CORRUPT:
+ * the disk no longer gives back what was written. Only what has been written. */
 int wal_read(struct wal *w, uint64_t first, size_t max_bytes, struct raft_entry **ret_entries,
              size_t *ret_count, uint64_t *ret_prev_term);
 
@@ -94,11 +101,12 @@ struct wal_record {
     struct keel_slice body;
 };
 
-/* Encodes the header (checksum included) for a body; WAL_RECORD_HEADER bytes at p. Returns the checksum. */
+/* Encodes the header (checksum included) for a body; WAL_RECORD_HEADER bytes at p. Returns the
+ * checksum. */
 uint64_t wal_record_encode(const struct wal_record *record, uint8_t *p);
 
-/* Decodes and verifies one record at the front of `bytes`. The size it takes (padding included) in ret_size. KEEL_E_MALFORMED:
- * does not check by itself (chain and epoch are the caller's). */
+/* Decodes and verifies one record at the front of `bytes`. The size it takes (padding included) in
+ * ret_size. KEEL_E_MALFORMED: does not check by itself (chain and epoch are the caller's). */
 int wal_record_decode(struct keel_slice bytes, struct wal_record *ret_record, size_t *ret_size);
 
 #endif

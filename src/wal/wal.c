@@ -1,0 +1,537 @@
+/* The open log: appending batches, naming what is durable, filling ahead, reading back. What a log
+ * on disk means when it is opened is recovery.c's business. */
+#include <stdlib.h>
+
+#include "bytes.h"
+#include "check.h"
+#include "err.h"
+#include "wal/internal.h"
+
+/* Bodies up to this size are copied beside their headers: cheaper than one more piece in the write.
+ */
+enum { SMALL_BODY = 4096, SCRATCH_KEPT = 4 << 20 };
+
+struct wal_batch *wal_batch_free(struct wal_batch *batch)
+{
+    if (batch == NULL)
+        return NULL;
+    raft_entries_free(batch->entries, batch->count);
+    free(batch);
+    return NULL;
+}
+
+void wal_recovery_free(struct wal_recovery *recovery)
+{
+    raft_entries_free(recovery->entries, recovery->count);
+    *recovery = (struct wal_recovery){ 0 };
+}
+
+int wal_open(struct disk *disk, const struct wal_options *options, struct wal **ret_wal,
+             struct wal_recovery *ret_recovery, char *ret_why, size_t why_size)
+{
+    struct wal *w = keel_calloc(1, sizeof *w);
+    struct wal_recovery recovery = { .first_index = 1 };
+
+    w->disk = disk;
+    w->cluster_id = options->cluster_id;
+    w->node_id = options->node_id;
+    w->segment_bytes = options->segment_bytes ? options->segment_bytes : WAL_SEGMENT_BYTES;
+    w->fill_bytes = options->fill_bytes ? options->fill_bytes : WAL_FILL_BYTES;
+    w->zeroes = keel_calloc(1, (size_t)w->fill_bytes);
+    wal_window_init(&w->window, disk);
+    if (why_size > 0)
+        ret_why[0] = '\0';
+
+    int err = wal_recover(w, options, &recovery, ret_why, why_size);
+
+    if (err != 0) {
+        wal_recovery_free(&recovery);
+        wal_close(w);
+        return err;
+    }
+    *ret_wal = w;
+    *ret_recovery = recovery;
+    return 0;
+}
+
+struct wal *wal_close(struct wal *w)
+{
+    if (w == NULL)
+        return NULL;
+    if (w->file != NULL)
+        w->disk->ops->close(w->file);
+    if (w->next != NULL)
+        w->disk->ops->close(w->next);
+    if (w->reader != NULL)
+        w->disk->ops->close(w->reader);
+    wal_window_free(&w->window);
+    free(w->positions);
+    free(w->gather.scratch);
+    free(w->gather.pieces);
+    free(w->gather.iov);
+    free(w->zeroes);
+    free(w);
+    return NULL;
+}
+
+uint64_t wal_last_index(const struct wal *w)
+{
+    return w->position_count;
+}
+
+/* The index is an array of places. An entry cuts off what stood at its own index and above:
+ *
+ *   positions  1@64 2@144 3@224        entry 2 comes again, at 304
+ *   positions  1@64 2@304              3 is gone, as raft wants it */
+void wal_index_set(struct wal *w, uint64_t index, uint64_t epoch, uint64_t offset)
+{
+    KEEL_ASSERT(index > 0 && index <= w->position_count + 1);
+    KEEL_ASSERT(offset % 8 == 0 && offset / 8 <= UINT32_MAX);
+    KEEL_ASSERT(epoch - w->base_epoch <= UINT32_MAX);
+
+    if (index > w->position_capacity) {
+        w->position_capacity = w->position_capacity ? 2 * w->position_capacity : 256;
+        w->positions = keel_realloc(w->positions, w->position_capacity * sizeof w->positions[0]);
+    }
+    w->positions[index - 1] =
+        (struct wal_position){ (uint32_t)(epoch - w->base_epoch), (uint32_t)(offset / 8) };
+    w->position_count = index;
+}
+
+/* ---- putting one write together ---- */
+
+static struct wal_piece *gather_piece(struct wal_gather *g)
+{
+    if (g->piece_count == g->piece_capacity) {
+        g->piece_capacity = g->piece_capacity ? 2 * g->piece_capacity : 16;
+        g->pieces = keel_realloc(g->pieces, g->piece_capacity * sizeof g->pieces[0]);
+    }
+    return &g->pieces[g->piece_count++];
+}
+
+/* Room for `len` bytes in the scratch area, as part of the write. Valid until the next call. */
+static uint8_t *gather_reserve(struct wal_gather *g, size_t len)
+{
+    if (g->scratch_len + len > g->scratch_capacity) {
+        g->scratch_capacity = 2 * (g->scratch_len + len);
+        g->scratch = keel_realloc(g->scratch, g->scratch_capacity);
+    }
+    if (g->piece_count == 0 || g->pieces[g->piece_count - 1].body != NULL)
+        *gather_piece(g) = (struct wal_piece){ NULL, g->scratch_len, 0 };
+    g->pieces[g->piece_count - 1].len += len;
+
+    uint8_t *p = g->scratch + g->scratch_len;
+
+    g->scratch_len += len;
+    g->bytes += len;
+    return p;
+}
+
+static void gather_body(struct wal_gather *g, struct keel_slice body)
+{
+    static const uint8_t padding[8];
+    size_t pad = wal_record_size(body.len) - WAL_RECORD_HEADER - body.len;
+
+    if (body.len > SMALL_BODY) {
+        *gather_piece(g) = (struct wal_piece){ body.data, 0, body.len };
+        g->bytes += body.len;
+    } else if (body.len > 0) {
+        memcpy(gather_reserve(g, body.len), body.data, body.len);
+    }
+    if (pad > 0)
+        memcpy(gather_reserve(g, pad), padding, pad);
+}
+
+static void gather_reset(struct wal_gather *g)
+{
+    if (g->scratch_capacity > SCRATCH_KEPT) {
+        free(g->scratch);
+        g->scratch = NULL;
+        g->scratch_capacity = 0;
+    }
+    g->scratch_len = 0;
+    g->piece_count = 0;
+    g->bytes = 0;
+}
+
+static void gather_to_iov(struct wal_gather *g)
+{
+    if (g->iov_capacity < g->piece_count) {
+        g->iov_capacity = g->piece_capacity;
+        g->iov = keel_realloc(g->iov, g->iov_capacity * sizeof g->iov[0]);
+    }
+    for (size_t i = 0; i < g->piece_count; i++) {
+        const struct wal_piece *piece = &g->pieces[i];
+        const uint8_t *base = piece->body ? piece->body : g->scratch + piece->offset;
+
+        g->iov[i] = (struct iovec){ (void *)(uintptr_t)base, piece->len };
+    }
+}
+
+/* ---- appending ---- */
+
+/* Writes and syncs what has been gathered. All records in it then count as durable; what they say
+ * of themselves ends before this write. */
+static int flush(struct wal *w)
+{
+    struct wal_gather *g = &w->gather;
+
+    if (g->bytes == 0)
+        return 0;
+    gather_to_iov(g);
+    int err = w->disk->ops->write(w->file, w->offset, g->iov, g->piece_count);
+
+    if (err == 0)
+        err = w->disk->ops->sync(w->file);
+    if (err != 0) {
+        w->failed = true;
+        return err;
+    }
+    w->offset += g->bytes;
+    if (w->filled < w->offset)
+        w->filled = w->offset;
+    w->named = w->durable;
+    w->durable = w->sequence;
+    gather_reset(g);
+    return 0;
+}
+
+static void gather_segment_header(struct wal *w)
+{
+    struct wal_segment_header header = {
+        .version = WAL_FORMAT_VERSION,
+        .cluster_id = w->cluster_id,
+        .node_id = w->node_id,
+        .epoch = w->epoch,
+        .first_sequence = w->sequence + 1,
+        .previous_checksum = w->previous_checksum,
+    };
+
+    wal_segment_encode(&header, gather_reserve(&w->gather, WAL_SEGMENT_HEADER));
+}
+
+int wal_write_header(struct wal *w)
+{
+    KEEL_ASSERT(w->offset == 0 && w->gather.bytes == 0);
+    gather_segment_header(w);
+    return flush(w);
+}
+
+/* Everything in the segment is synced, so that a header in the next one proves it. */
+static int switch_segment(struct wal *w)
+{
+    KEEL_ASSERT(w->gather.bytes == 0 && w->durable == w->sequence);
+
+    struct disk_file *file = w->next;
+
+    if (file == NULL) {
+        int err = wal_segment_create(w, w->epoch + 1, &file);
+
+        if (err != 0) {
+            w->failed = true;
+            return err;
+        }
+    }
+    w->disk->ops->close(w->file);
+    w->file = file;
+    w->filled = w->next ? w->next_filled : 0;
+    w->next = NULL;
+    w->next_filled = 0;
+    w->epoch++;
+    w->offset = 0;
+    return 0;
+}
+
+/* A segment takes at least one record, whatever its size. */
+static bool segment_is_full(const struct wal *w, size_t more)
+{
+    uint64_t end = w->offset + w->gather.bytes;
+
+    return end > WAL_SEGMENT_HEADER && end + more > w->segment_bytes;
+}
+
+/* Completes the record's place in the chain and adds it to the write. */
+static int append(struct wal *w, struct wal_record *record)
+{
+    if (segment_is_full(w, wal_record_size(record->body.len))) {
+        int err = flush(w);
+
+        if (err == 0)
+            err = switch_segment(w);
+        if (err != 0)
+            return err;
+    }
+    if (w->offset + w->gather.bytes == 0)
+        gather_segment_header(w);
+
+    record->length = (uint32_t)record->body.len;
+    record->epoch = w->epoch;
+    record->sequence = w->sequence + 1;
+    record->previous_checksum = w->previous_checksum;
+    record->durable = w->durable;
+    if (record->kind == WAL_ENTRY)
+        wal_index_set(w, record->index, w->epoch, w->offset + w->gather.bytes);
+    w->previous_checksum = wal_record_encode(record, gather_reserve(&w->gather, WAL_RECORD_HEADER));
+    gather_body(&w->gather, record->body);
+    w->sequence++;
+    if (record->kind != WAL_DURABLE)
+        w->last_data = w->sequence;
+    return 0;
+}
+
+static int append_entry(struct wal *w, const struct raft_entry *entry)
+{
+    KEEL_ASSERT(keel_buf_slice(entry->data).len <= KEEL_ENTRY_SIZE_MAX);
+
+    struct wal_record record = {
+        .kind = WAL_ENTRY,
+        .entry_kind = (uint8_t)entry->kind,
+        .term = entry->term,
+        .index = entry->index,
+        .body = keel_buf_slice(entry->data),
+    };
+
+    return append(w, &record);
+}
+
+static int append_hard_state(struct wal *w, const struct raft_hard_state *hard_state)
+{
+    uint8_t vote[8];
+    uint64_t last = w->position_count;
+
+    put_le64(vote, hard_state->vote);
+
+    /* The commit index is a hint, and recovery takes a log that ends before it for damaged: never
+     * promise more than what stands before this record. */
+    struct wal_record record = {
+        .kind = WAL_HARD_STATE,
+        .term = hard_state->term,
+        .index = hard_state->commit < last ? hard_state->commit : last,
+        .body = keel_slice_of(vote, sizeof vote),
+    };
+
+    return append(w, &record);
+}
+
+/* The hard state comes last: if the batch is torn, its commit index can't outlive the entries it
+ * speaks of. */
+static int append_batch(struct wal *w, const struct wal_batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        KEEL_ASSERT(i == 0 || batch->entries[i].index == batch->entries[i - 1].index + 1);
+        int err = append_entry(w, &batch->entries[i]);
+
+        if (err != 0)
+            return err;
+    }
+    return batch->has_hard_state ? append_hard_state(w, &batch->hard_state) : 0;
+}
+
+int wal_write(struct wal *w, struct wal_batch *const *batches, size_t count)
+{
+    if (w->failed)
+        return KEEL_E_IO;
+    for (size_t i = 0; i < count; i++) {
+        int err = append_batch(w, batches[i]);
+
+        if (err != 0)
+            return err;
+    }
+    return flush(w);
+}
+
+int wal_idle(struct wal *w)
+{
+    if (w->failed)
+        return KEEL_E_IO;
+    if (w->last_data <= w->named)
+        return 0;
+
+    struct wal_record record = { .kind = WAL_DURABLE };
+    int err = append(w, &record);
+
+    return err != 0 ? err : flush(w);
+}
+
+/* ---- filling ahead ---- */
+
+/* One step of zeroes at the end of a file. */
+static int fill_step(struct wal *w, struct disk_file *file, uint64_t *filled)
+{
+    uint64_t end = (*filled / w->fill_bytes + 1) * w->fill_bytes;
+
+    if (end > w->segment_bytes)
+        end = w->segment_bytes;
+
+    struct iovec iov = { w->zeroes, (size_t)(end - *filled) };
+    int err = w->disk->ops->write(file, *filled, &iov, 1);
+
+    if (err != 0)
+        return err; /* harmless: the log has not lost anything yet */
+    err = w->disk->ops->sync(file);
+    if (err != 0) {
+        w->failed = true;
+        return err;
+    }
+    *filled = end;
+    return 0;
+}
+
+/* How far each of the two segments should be filled by now. */
+static void fill_goals(const struct wal *w, uint64_t *ret_current, uint64_t *ret_next)
+{
+    uint64_t ahead = w->offset + WAL_FILL_AHEAD * w->fill_bytes;
+
+    *ret_current = ahead < w->segment_bytes ? ahead : w->segment_bytes;
+    *ret_next = ahead - *ret_current;
+    if (*ret_next > w->segment_bytes)
+        *ret_next = w->segment_bytes;
+}
+
+static bool fill_is_due(const struct wal *w)
+{
+    uint64_t current, next;
+
+    fill_goals(w, &current, &next);
+    return w->filled < current || w->next_filled < next;
+}
+
+int wal_prepare(struct wal *w, bool *ret_more)
+{
+    uint64_t current, next;
+    int err = 0;
+
+    if (w->failed)
+        return KEEL_E_IO;
+    fill_goals(w, &current, &next);
+    if (w->filled < current) {
+        err = fill_step(w, w->file, &w->filled);
+    } else if (w->next_filled < next) {
+        if (w->next == NULL)
+            err = wal_segment_create(w, w->epoch + 1, &w->next);
+        else
+            err = fill_step(w, w->next, &w->next_filled);
+    }
+    if (err != 0)
+        return err;
+    *ret_more = fill_is_due(w);
+    return 0;
+}
+
+/* ---- reading back ---- */
+
+static int turn_to_segment(struct wal *w, uint64_t epoch)
+{
+    char name[WAL_FILE_NAME];
+
+    if (epoch == w->epoch) {
+        if (w->window.file != w->file)
+            wal_window_open(&w->window, w->file);
+        return 0;
+    }
+    if (w->reader == NULL || w->reader_epoch != epoch) {
+        struct disk_file *file;
+
+        wal_segment_name(epoch, name);
+        int err = w->disk->ops->open(w->disk, name, 0, &file);
+
+        if (err != 0)
+            return err == KEEL_E_NOTFOUND ? KEEL_E_CORRUPT : err;
+        if (w->reader != NULL)
+            w->disk->ops->close(w->reader);
+        w->reader = file;
+        w->reader_epoch = epoch;
+        wal_window_open(&w->window, file);
+    }
+    if (w->window.file != w->reader)
+        wal_window_open(&w->window, w->reader);
+    return 0;
+}
+
+/* The record is borrowed until the next read. */
+static int read_record(struct wal *w, uint64_t index, struct wal_record *ret_record)
+{
+    struct wal_position at = w->positions[index - 1];
+    uint64_t epoch = w->base_epoch + at.segment;
+    size_t size;
+    int err = turn_to_segment(w, epoch);
+
+    if (err == 0)
+        err = wal_window_record(&w->window, (uint64_t)at.slot * 8, ret_record, &size);
+    if (err == KEEL_E_MALFORMED)
+        return KEEL_E_CORRUPT;
+    if (err != 0)
+        return err;
+    if (ret_record->kind != WAL_ENTRY || ret_record->index != index || ret_record->epoch != epoch)
+        return KEEL_E_CORRUPT;
+    return 0;
+}
+
+struct raft_entry wal_entry_of(const struct wal_record *record)
+{
+    bool bare = record->entry_kind == RAFT_ENTRY_NOOP && record->body.len == 0;
+
+    return (struct raft_entry){
+        .term = record->term,
+        .index = record->index,
+        .kind = (enum raft_entry_kind)record->entry_kind,
+        .data = bare ? NULL : keel_buf_copy(record->body),
+    };
+}
+
+static int read_entries(struct wal *w, uint64_t first, size_t max_bytes,
+                        struct raft_entry **entries, size_t *count)
+{
+    size_t capacity = 0, bytes = 0;
+
+    for (uint64_t index = first; index <= w->position_count; index++) {
+        struct wal_record record;
+        int err = read_record(w, index, &record);
+
+        if (err != 0)
+            return err;
+
+        struct raft_entry entry = wal_entry_of(&record);
+
+        bytes += raft_entry_bytes(&entry);
+        if (*count > 0 && bytes > max_bytes) {
+            keel_buf_free(entry.data);
+            return 0;
+        }
+        if (*count == capacity) {
+            capacity = capacity ? 2 * capacity : 16;
+            *entries = keel_realloc(*entries, capacity * sizeof **entries);
+        }
+        (*entries)[(*count)++] = entry;
+    }
+    return 0;
+}
+
+int wal_read(struct wal *w, uint64_t first, size_t max_bytes, struct raft_entry **ret_entries,
+             size_t *ret_count, uint64_t *ret_prev_term)
+{
+    struct raft_entry *entries = NULL;
+    size_t count = 0;
+    uint64_t prev_term = 0;
+    int err = 0;
+
+    if (first == 0 || first > w->position_count)
+        return KEEL_E_NOTFOUND;
+    wal_window_open(&w->window, NULL); /* the current segment may have grown since */
+    if (first > 1) {
+        struct wal_record record;
+
+        err = read_record(w, first - 1, &record);
+        prev_term = err == 0 ? record.term : 0;
+    }
+    if (err == 0)
+        err = read_entries(w, first, max_bytes, &entries, &count);
+    if (err != 0) {
+        raft_entries_free(entries, count);
+        return err;
+    }
+    *ret_entries = entries;
+    *ret_count = count;
+    *ret_prev_term = prev_term;
+    return 0;
+}
