@@ -1,6 +1,7 @@
-/* The store below MVCC: four ordered tables of byte strings, written in atomic durable batches by one
- * thread, read by others. kv_lmdb.c is the real one (the only file that knows lmdb.h), kv_mem.c a sorted array
- * for tests and the simulator: it keeps what a batch made durable across kv_mem_crash(). */
+/* The store below MVCC: four ordered tables of byte strings, written in atomic durable batches by
+ * one thread, read by others. kv_lmdb.c is the real one (the only file that knows lmdb.h), kv_mem.c
+ * sorted arrays for tests and the simulator: what was written is durable at once, so a simulated
+ * crash just keeps the kv. */
 #ifndef MVCC_KV_H
 #define MVCC_KV_H
 
@@ -11,8 +12,9 @@
 enum kv_table {
     KV_RECORDS, /* 17-byte revision key -> record (docs/format-store.md) */
     KV_CONTENT, /* 17-byte revision key -> content bytes */
-    KV_META,    /* name -> bytes: applied, compaction point, hash, sessions, leases, settings, members */
-    KV_DIRS,    /* inode number, 8 bytes big-endian -> mtime and ctime of a directory */
+    KV_META, /* name -> bytes: applied, compaction point, hash, sessions, leases, settings, members
+              */
+    KV_DIRS, /* inode number, 8 bytes big-endian -> mtime and ctime of a directory */
     KV_TABLES
 };
 
@@ -25,8 +27,9 @@ struct kv_write {
     enum kv_table table;
     uint8_t key_len;
     uint8_t key[32];
-    bool remove;
-    struct keel_buf *value; /* counted; NULL when remove */
+    bool remove;             /* of a key that is absent: nothing happens */
+    struct keel_buf *value;  /* counted owner of the bytes; NULL when remove */
+    struct keel_slice bytes; /* all of value or a part of it */
 };
 
 struct kv_batch {
@@ -37,8 +40,13 @@ struct kv_batch {
     uint64_t applied_index; /* what the batch brings the store to */
 };
 
+struct kv_batch *kv_batch_new(void);
 void kv_batch_put(struct kv_batch *batch, enum kv_table table, struct keel_slice key,
                   struct keel_buf *value_take);
+/* Only `bytes`, which lie inside value: the rest of an entry need not be copied away. */
+void kv_batch_put_slice(struct kv_batch *batch, enum kv_table table, struct keel_slice key,
+                        struct keel_buf *value_take, struct keel_slice bytes);
+void kv_batch_remove(struct kv_batch *batch, enum kv_table table, struct keel_slice key);
 struct kv_batch *kv_batch_free(struct kv_batch *batch); /* takes NULL, returns NULL */
 
 struct kv_read; /* a read transaction: short, of one loop turn */
@@ -50,17 +58,21 @@ struct kv_ops {
     /* Valid until read_end. KEEL_E_NOTFOUND. */
     int (*get)(struct kv_read *read, enum kv_table table, struct keel_slice key,
                struct keel_slice *ret_value);
-    /* In key order from `from` (empty: the first); stops at the first non-zero result of fn and returns it. */
+    /* In key order from `from` (empty: the first); stops at the first non-zero result of fn and
+     * returns it. */
     int (*scan)(struct kv_read *read, enum kv_table table, struct keel_slice from,
                 int (*fn)(void *arg, struct keel_slice key, struct keel_slice value), void *arg);
-    /* All of the batch or nothing, durable when it returns 0. KEEL_E_DISKFULL, KEEL_E_IO: the caller ends the process. */
+    /* All of the batch or nothing, durable when it returns 0. KEEL_E_DISKFULL, KEEL_E_IO: the
+     * caller ends the process. */
     int (*write)(struct kv *kv, const struct kv_batch *batch);
     /* Bytes of the file and bytes in use. */
     void (*sizes)(struct kv *kv, uint64_t *ret_file, uint64_t *ret_used);
     void (*close)(struct kv *kv);
 };
 
-/* LMDB in a directory (created 0700), opened once with map_bytes of address space. */
+/* LMDB in a directory (created 0700), opened once with map_bytes of address space. KEEL_E_CORRUPT
+ * (damaged or truncated), KEEL_E_NEWER (another version of LMDB), KEEL_E_ACCESS, KEEL_E_DISKFULL,
+ * KEEL_E_IO; ret_why says what and where. */
 int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *ret_why,
                  size_t why_size);
 struct kv *kv_mem_new(void);

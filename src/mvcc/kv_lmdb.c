@@ -1,0 +1,353 @@
+/* The kv on disk: LMDB with its default, fully synced commits. One thread writes; readers are not
+ * tied to threads (MDB_NOTLS). The only file that knows lmdb.h. Who may open a data directory is
+ * locked elsewhere. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <lmdb.h>
+
+#include "check.h"
+#include "err.h"
+#include "mvcc/kv.h"
+
+static const char *const table_names[KV_TABLES] = { "records", "content", "meta", "dirs" };
+
+struct kv_lmdb {
+    struct kv kv;
+    MDB_env *env;
+    MDB_dbi tables[KV_TABLES];
+    _Atomic(struct kv_read *)
+        spare; /* a reset read transaction: renewing one takes no allocation and no lock */
+};
+
+struct kv_read {
+    struct kv_lmdb *lmdb;
+    MDB_txn *txn;
+};
+
+static struct kv_lmdb *lmdb_of(struct kv *kv)
+{
+    return KEEL_CONTAINER_OF(kv, struct kv_lmdb, kv);
+}
+
+static MDB_val val_of(struct keel_slice bytes)
+{
+    return (MDB_val){ .mv_size = bytes.len, .mv_data = (void *)(uintptr_t)bytes.data };
+}
+
+static struct keel_slice slice_of(const MDB_val *val)
+{
+    return keel_slice_of(val->mv_data, val->mv_size);
+}
+
+static int err_of(int rc)
+{
+    switch (rc) {
+    case MDB_SUCCESS:
+        return 0;
+    case MDB_NOTFOUND:
+        return KEEL_E_NOTFOUND;
+    case MDB_MAP_FULL:
+    case ENOSPC:
+    case EDQUOT:
+        return KEEL_E_DISKFULL;
+    case MDB_VERSION_MISMATCH:
+        return KEEL_E_NEWER;
+    case MDB_INVALID:
+    case MDB_CORRUPTED:
+    case MDB_PAGE_NOTFOUND:
+    case MDB_INCOMPATIBLE:
+        return KEEL_E_CORRUPT;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return KEEL_E_ACCESS;
+    default:
+        return KEEL_E_IO;
+    }
+}
+
+/* ---- reading ---- */
+
+static struct kv_read *lmdb_read_begin(struct kv *kv)
+{
+    struct kv_lmdb *lmdb = lmdb_of(kv);
+    struct kv_read *read = atomic_exchange(&lmdb->spare, NULL);
+    int rc;
+
+    if (read != NULL) {
+        rc = mdb_txn_renew(read->txn);
+    } else {
+        read = keel_calloc(1, sizeof *read);
+        read->lmdb = lmdb;
+        rc = mdb_txn_begin(lmdb->env, NULL, MDB_RDONLY, &read->txn);
+    }
+    if (rc != 0)
+        keel_fatal("cannot begin to read the store: %s", mdb_strerror(rc));
+    return read;
+}
+
+static void lmdb_read_end(struct kv_read *read)
+{
+    struct kv_read *none = NULL;
+
+    mdb_txn_reset(read->txn);
+    if (atomic_compare_exchange_strong(&read->lmdb->spare, &none, read))
+        return;
+    mdb_txn_abort(read->txn);
+    free(read);
+}
+
+static int lmdb_get(struct kv_read *read, enum kv_table table, struct keel_slice key,
+                    struct keel_slice *ret_value)
+{
+    MDB_val k = val_of(key), value;
+    int rc = mdb_get(read->txn, read->lmdb->tables[table], &k, &value);
+
+    if (rc != 0)
+        return err_of(rc);
+    *ret_value = slice_of(&value);
+    return 0;
+}
+
+static int lmdb_scan(struct kv_read *read, enum kv_table table, struct keel_slice from,
+                     int (*fn)(void *arg, struct keel_slice key, struct keel_slice value),
+                     void *arg)
+{
+    MDB_cursor *cursor;
+    MDB_val key = val_of(from), value;
+    int result = 0;
+    int rc = mdb_cursor_open(read->txn, read->lmdb->tables[table], &cursor);
+
+    if (rc != 0)
+        return err_of(rc);
+    rc = mdb_cursor_get(cursor, &key, &value, from.len > 0 ? MDB_SET_RANGE : MDB_FIRST);
+    while (rc == 0 && result == 0) {
+        result = fn(arg, slice_of(&key), slice_of(&value));
+        if (result == 0)
+            rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+    }
+    mdb_cursor_close(cursor);
+    if (result != 0)
+        return result;
+    return rc == MDB_NOTFOUND ? 0 : err_of(rc);
+}
+
+/* ---- writing ---- */
+
+static int write_one(struct kv_lmdb *lmdb, MDB_txn *txn, const struct kv_write *write)
+{
+    MDB_dbi table = lmdb->tables[write->table];
+    MDB_val key = val_of(keel_slice_of(write->key, write->key_len));
+    MDB_val value = val_of(write->bytes);
+    int rc;
+
+    if (write->remove) {
+        rc = mdb_del(txn, table, &key, NULL);
+        return rc == MDB_NOTFOUND ? 0 : rc;
+    }
+    /* Revision keys ascend: appending skips the search and leaves full pages behind. Other keys are
+     * refused without effect. */
+    if (write->table == KV_RECORDS || write->table == KV_CONTENT) {
+        rc = mdb_put(txn, table, &key, &value, MDB_APPEND);
+        if (rc != MDB_KEYEXIST)
+            return rc;
+        value = val_of(write->bytes);
+    }
+    return mdb_put(txn, table, &key, &value, 0);
+}
+
+static int lmdb_write(struct kv *kv, const struct kv_batch *batch)
+{
+    struct kv_lmdb *lmdb = lmdb_of(kv);
+    MDB_txn *txn;
+    int rc = mdb_txn_begin(lmdb->env, NULL, 0, &txn);
+
+    if (rc != 0)
+        return err_of(rc);
+    for (size_t i = 0; i < batch->count && rc == 0; i++)
+        rc = write_one(lmdb, txn, &batch->writes[i]);
+    if (rc != 0) {
+        mdb_txn_abort(txn);
+        return err_of(rc);
+    }
+    return err_of(mdb_txn_commit(txn));
+}
+
+static uint64_t pages_of(const MDB_stat *stat)
+{
+    return stat->ms_branch_pages + stat->ms_leaf_pages + stat->ms_overflow_pages;
+}
+
+static void lmdb_sizes(struct kv *kv, uint64_t *ret_file, uint64_t *ret_used)
+{
+    struct kv_lmdb *lmdb = lmdb_of(kv);
+    struct kv_read *read = lmdb_read_begin(kv);
+    MDB_envinfo info;
+    MDB_stat stat;
+    uint64_t used = 0;
+
+    KEEL_ASSERT(mdb_env_info(lmdb->env, &info) == 0);
+    for (size_t t = 0; t < KV_TABLES; t++) {
+        KEEL_ASSERT(mdb_stat(read->txn, lmdb->tables[t], &stat) == 0);
+        used += pages_of(&stat) * stat.ms_psize;
+    }
+    KEEL_ASSERT(mdb_env_stat(lmdb->env, &stat) == 0);
+    *ret_file = ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize;
+    *ret_used = used;
+    lmdb_read_end(read);
+}
+
+/* ---- opening and closing ---- */
+
+static void lmdb_close(struct kv *kv)
+{
+    struct kv_lmdb *lmdb = lmdb_of(kv);
+    struct kv_read *spare = atomic_exchange(&lmdb->spare, NULL);
+
+    if (spare != NULL)
+        mdb_txn_abort(spare->txn);
+    free(spare);
+    if (lmdb->env != NULL)
+        mdb_env_close(lmdb->env);
+    free(lmdb);
+}
+
+static const struct kv_ops lmdb_ops = {
+    .read_begin = lmdb_read_begin,
+    .read_end = lmdb_read_end,
+    .get = lmdb_get,
+    .scan = lmdb_scan,
+    .write = lmdb_write,
+    .sizes = lmdb_sizes,
+    .close = lmdb_close,
+};
+
+/* Every failure of opening ends here: the step that failed, where, and what it means for the reader
+ * of the message. */
+static int open_failed(int rc, const char *step, const char *dir, char *ret_why, size_t why_size)
+{
+    const char *text = mdb_strerror(rc);
+
+    if (rc == MDB_VERSION_MISMATCH)
+        text = "it was written by another version of LMDB; use the keelfs that wrote it";
+    else if (rc == MDB_INVALID || rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND)
+        text = "the file is damaged, or not an LMDB database";
+    else if (rc == EACCES || rc == EPERM)
+        text = "permission denied; the directory and its files must belong to the user that runs "
+               "keelfs";
+    else if (rc == ENOSPC || rc == EDQUOT || rc == MDB_MAP_FULL)
+        text = "no space left on the disk";
+    else if (rc == ENOMEM)
+        text = "not enough address space for the map (see ulimit -v)";
+    snprintf(ret_why, why_size, "cannot %s the store in %s: %s", step, dir, text);
+    return err_of(rc);
+}
+
+/* A map of a file that ends too early would end the process with SIGBUS at some later read. */
+static int check_length(MDB_env *env, const char *dir, char *ret_why, size_t why_size)
+{
+    MDB_envinfo info;
+    MDB_stat stat;
+    struct stat st;
+    int fd;
+
+    KEEL_ASSERT(mdb_env_info(env, &info) == 0 && mdb_env_stat(env, &stat) == 0);
+    KEEL_ASSERT(mdb_env_get_fd(env, &fd) == 0);
+    if (fstat(fd, &st) != 0)
+        return open_failed(errno, "examine", dir, ret_why, why_size);
+    uint64_t need = ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize;
+
+    if ((uint64_t)st.st_size >= need)
+        return 0;
+    snprintf(ret_why, why_size, "the store in %s is truncated: data.mdb has %llu bytes of %llu",
+             dir, (unsigned long long)st.st_size, (unsigned long long)need);
+    return KEEL_E_CORRUPT;
+}
+
+static int open_tables(struct kv_lmdb *lmdb)
+{
+    MDB_txn *txn;
+    int rc = mdb_txn_begin(lmdb->env, NULL, 0, &txn);
+
+    if (rc != 0)
+        return rc;
+    for (size_t t = 0; t < KV_TABLES && rc == 0; t++)
+        rc = mdb_dbi_open(txn, table_names[t], MDB_CREATE, &lmdb->tables[t]);
+    if (rc != 0) {
+        mdb_txn_abort(txn);
+        return rc;
+    }
+    return mdb_txn_commit(txn);
+}
+
+/* LMDB syncs its file, not the directory entries that lead to it. */
+static int sync_directory(const char *dir, const char *relative)
+{
+    int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (at < 0)
+        return errno;
+    int fd = openat(at, relative, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = fd < 0 || fsync(fd) != 0 ? errno : 0;
+
+    if (fd >= 0)
+        close(fd);
+    close(at);
+    return rc;
+}
+
+static int open_env(struct kv_lmdb *lmdb, const char *dir, uint64_t map_bytes)
+{
+    int dead;
+    int rc = mdb_env_create(&lmdb->env);
+
+    if (rc == 0)
+        rc = mdb_env_set_mapsize(lmdb->env, map_bytes);
+    if (rc == 0)
+        rc = mdb_env_set_maxdbs(lmdb->env, KV_TABLES);
+    if (rc == 0)
+        rc = mdb_env_open(lmdb->env, dir, MDB_NOTLS, 0600);
+    if (rc == 0)
+        rc = mdb_reader_check(lmdb->env, &dead);
+    return rc;
+}
+
+int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *ret_why,
+                 size_t why_size)
+{
+    struct kv_lmdb *lmdb = keel_calloc(1, sizeof *lmdb);
+    const char *step = "create";
+    int rc = 0, err;
+
+    lmdb->kv.ops = &lmdb_ops;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
+        rc = errno;
+    } else {
+        step = "open";
+        rc = open_env(lmdb, dir, map_bytes);
+    }
+    if (rc == 0) {
+        err = check_length(lmdb->env, dir, ret_why, why_size);
+        if (err != 0) {
+            lmdb_close(&lmdb->kv);
+            return err;
+        }
+        rc = open_tables(lmdb);
+    }
+    if (rc == 0)
+        rc = sync_directory(dir, ".");
+    if (rc == 0)
+        rc = sync_directory(dir, "..");
+    if (rc != 0) {
+        err = open_failed(rc, step, dir, ret_why, why_size);
+        lmdb_close(&lmdb->kv);
+        return err;
+    }
+    *ret_kv = &lmdb->kv;
+    return 0;
+}

@@ -1,0 +1,74 @@
+/* struct mvcc and what its files share. store.c: open, pending, checkpoint; scan.c: the rebuild;
+ * read.c: questions; txn.c: changes. */
+#ifndef MVCC_STORE_H
+#define MVCC_STORE_H
+
+#include "mvcc/index.h"
+#include "mvcc/record.h"
+
+/* What one revision wrote and the kv doesn't have yet. */
+struct pending_entry {
+    struct mvcc_revision rev;
+    struct keel_buf *record;   /* behind its revision key */
+    struct mvcc_value content; /* owner NULL: wrote none */
+};
+
+/* Entries in the order of their revisions, which is the order in which they arrive: found by
+ * bisection. */
+struct pending {
+    struct pending_entry *entries;
+    size_t count, capacity;
+    size_t bytes;
+};
+
+struct mvcc_txn {
+    struct mvcc *m;
+    uint64_t index, term;
+    uint64_t revision;
+    uint32_t next_sub;
+    bool open;
+};
+
+struct mvcc {
+    struct kv *kv;
+    struct kv_read *read; /* open while somebody reads */
+    struct mvcc_index index;
+    uint64_t revision, compact_revision;
+    uint64_t applied_index, applied_term, durable_index;
+    struct keel_hash128 hash;
+    struct mvcc_txn txn;
+
+    struct pending now; /* since the last mvcc_checkpoint */
+    struct pending out; /* in the batch that is being written */
+    bool is_out;
+    uint64_t out_index;
+    struct mvcc_dir **dirty; /* directories whose times have changed since */
+    size_t dirty_count, dirty_capacity;
+    uint64_t *removed; /* inode numbers of directories removed since */
+    size_t removed_count, removed_capacity;
+};
+
+/* ---- store.c ---- */
+
+/* Encodes, hashes, and makes pending a record with its key's place filled in; tells the index.
+ * value: new content or NULL. */
+void store_add(struct mvcc *m, struct mvcc_key *key, const struct mvcc_record *record,
+               const struct mvcc_value *value);
+const struct pending_entry *store_find_pending(const struct mvcc *m, struct mvcc_revision rev);
+/* The read transaction, begun on demand. */
+struct kv_read *store_read(struct mvcc *m);
+void store_dir_dirty(struct mvcc *m, struct mvcc_dir *dir);
+void store_dir_removed(struct mvcc *m, uint64_t ino);
+
+enum { DIR_VALUE_LEN = 24, DIR_KEY_LEN = 8 };
+void store_dir_encode(const struct mvcc_dir *dir, uint8_t ret_value[DIR_VALUE_LEN]);
+int store_dir_decode(uint64_t ino, struct keel_slice value, int64_t *ret_mtime_ns,
+                     int64_t *ret_ctime_ns);
+
+/* ---- scan.c ---- */
+
+/* Rebuilds the index; m->revision and the other numbers of the stored state are there, m->hash is
+ * what must come out. */
+int scan_store(struct mvcc *m, struct kv_read *read, char *ret_why, size_t why_size);
+
+#endif
