@@ -1,0 +1,347 @@
+/* Lock, identity file, mount table. Everything here runs before the loop does. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "data_dir.h"
+#include "err.h"
+#include "hash.h"
+#include "log.h"
+
+enum { IDENTITY_VERSION = 1, IDENTITY_SIZE_MAX = 1024 };
+
+#define IDENTITY_FILE "identity"
+
+int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size_t why_size)
+{
+    if (create && mkdir(dir, 0700) != 0 && errno != EEXIST) {
+        snprintf(ret_why, why_size, "cannot create the data directory %s: %s", dir,
+                 strerror(errno));
+        return KEEL_E_IO;
+    }
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) {
+        snprintf(ret_why, why_size, "cannot open the data directory %s: %s%s", dir,
+                 strerror(errno),
+                 errno == ENOENT ? " (a new node is started with --bootstrap, which creates it)"
+                                 : "");
+        return KEEL_E_NOTFOUND;
+    }
+    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        snprintf(ret_why, why_size, "the data directory %s is not writable: %s", dir,
+                 strerror(errno));
+        close(fd);
+        return KEEL_E_ACCESS;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        snprintf(ret_why, why_size,
+                 "the data directory %s is in use by another keelfs process: stop that one first, "
+                 "or give this node a directory of its own",
+                 dir);
+        close(fd);
+        return KEEL_E_BUSY;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+/* ---- identity ---- */
+
+static uint64_t text_checksum(const char *text, size_t len)
+{
+    return keel_hash64(keel_slice_of(text, len));
+}
+
+static int identity_parse(char *text, struct identity *ret_identity)
+{
+    unsigned version = 0;
+    char *sum = strstr(text, "checksum=");
+    struct identity id = { 0 };
+
+    if (sscanf(text, "keelfs identity %u\n", &version) != 1)
+        return KEEL_E_CORRUPT;
+    if (version > IDENTITY_VERSION)
+        return KEEL_E_NEWER;
+    if (sum == NULL || strtoull(sum + 9, NULL, 16) != text_checksum(text, (size_t)(sum - text)))
+        return KEEL_E_CORRUPT;
+    if (sscanf(text,
+               "keelfs identity %u\ncluster_id=%" SCNx64 "\nid=%" SCNx64 "\nincarnation=%" SCNx64
+               "\nname=%63s\ntoken=%63s\n",
+               &version, &id.cluster_id, &id.id, &id.incarnation, id.name, id.token) != 6)
+        return KEEL_E_CORRUPT;
+    *ret_identity = id;
+    return 0;
+}
+
+int identity_load(int dir_fd, struct identity *ret_identity, char *ret_why, size_t why_size)
+{
+    char text[IDENTITY_SIZE_MAX + 1];
+    int fd = openat(dir_fd, IDENTITY_FILE, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENOENT)
+        return KEEL_E_NOTFOUND;
+    ssize_t len = fd < 0 ? -1 : read(fd, text, IDENTITY_SIZE_MAX);
+
+    if (len < 0) {
+        snprintf(ret_why, why_size, "cannot read the identity file: %s", strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return KEEL_E_IO;
+    }
+    close(fd);
+    text[len] = '\0';
+    int err = identity_parse(text, ret_identity);
+
+    if (err == KEEL_E_NEWER)
+        snprintf(ret_why, why_size, "the data directory was written by a newer keelfs: use that");
+    else if (err != 0)
+        snprintf(ret_why, why_size,
+                 "the identity file is damaged: restore the data directory from a backup, or "
+                 "remove this member and add it again");
+    return err;
+}
+
+static int write_synced(int dir_fd, const char *name, const char *text, size_t len)
+{
+    int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return -1;
+    bool ok = write(fd, text, len) == (ssize_t)len && fsync(fd) == 0;
+    int saved = errno;
+
+    close(fd);
+    errno = saved;
+    return ok ? 0 : -1;
+}
+
+int identity_save(int dir_fd, const struct identity *identity, char *ret_why, size_t why_size)
+{
+    char text[IDENTITY_SIZE_MAX];
+    int len = snprintf(text, sizeof text,
+                       "keelfs identity %d\ncluster_id=%016" PRIx64 "\nid=%016" PRIx64
+                       "\nincarnation=%016" PRIx64 "\nname=%s\ntoken=%s\n",
+                       IDENTITY_VERSION, identity->cluster_id, identity->id,
+                       identity->incarnation, identity->name, identity->token);
+
+    len += snprintf(text + len, sizeof text - (size_t)len, "checksum=%016" PRIx64 "\n",
+                    text_checksum(text, (size_t)len));
+    if (write_synced(dir_fd, IDENTITY_FILE ".new", text, (size_t)len) != 0 ||
+        renameat(dir_fd, IDENTITY_FILE ".new", dir_fd, IDENTITY_FILE) != 0 ||
+        fsync(dir_fd) != 0) {
+        snprintf(ret_why, why_size, "cannot write the identity file: %s", strerror(errno));
+        return errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;
+    }
+    return 0;
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The order of the members on the command line does not matter. */
+uint64_t identity_cluster_id(const char *token, const char *initial_cluster)
+{
+    char *copy = keel_strdup(initial_cluster), *save = NULL;
+    char *parts[KEEL_MEMBERS_MAX + 1];
+    size_t count = 0;
+    uint64_t id = keel_hash64(keel_slice_str(token));
+
+    for (char *p = strtok_r(copy, ",", &save); p != NULL && count < KEEL_MEMBERS_MAX;
+         p = strtok_r(NULL, ",", &save))
+        parts[count++] = p;
+    qsort(parts, count, sizeof parts[0], compare_strings);
+    for (size_t i = 0; i < count; i++)
+        id = keel_hash64_seed(keel_slice_str(parts[i]), id);
+    free(copy);
+    return id != 0 ? id : 1;
+}
+
+uint64_t identity_node_id(const char *token, const char *name)
+{
+    uint64_t id = keel_hash64_seed(keel_slice_str(name), keel_hash64(keel_slice_str(token)));
+
+    return id != 0 ? id : 1;
+}
+
+/* ---- mounts ---- */
+
+struct mount_line {
+    unsigned major, minor;
+    char point[KEEL_PATH_MAX + 1], type[64], source[256];
+};
+
+/* Octal escapes of /proc/self/mountinfo. */
+static void unescape(char *s)
+{
+    char *to = s;
+
+    for (; *s != '\0'; s++) {
+        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] && s[3]) {
+            *to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+            s += 3;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = '\0';
+}
+
+static bool parse_mount(const char *line, struct mount_line *ret)
+{
+    const char *dash = strstr(line, " - ");
+
+    if (dash == NULL ||
+        sscanf(line, "%*d %*d %u:%u %*s %4095s", &ret->major, &ret->minor, ret->point) != 3 ||
+        sscanf(dash, " - %63s %255s", ret->type, ret->source) != 2)
+        return false;
+    unescape(ret->point);
+    unescape(ret->source);
+    return true;
+}
+
+/* Calls fn for each mount; stops at non-zero. Never touches a mount. */
+static int each_mount(int (*fn)(void *arg, const struct mount_line *m), void *arg)
+{
+    FILE *file = fopen("/proc/self/mountinfo", "re");
+    char *line = NULL;
+    size_t size = 0;
+    int result = 0;
+
+    if (file == NULL)
+        return 0;
+    while (result == 0 && getline(&line, &size, file) > 0) {
+        struct mount_line m;
+
+        if (parse_mount(line, &m))
+            result = fn(arg, &m);
+    }
+    free(line);
+    fclose(file);
+    return result;
+}
+
+static void abort_connection(unsigned minor)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/sys/fs/fuse/connections/%u/abort", minor);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    ssize_t written = write(fd, "1", 1);
+
+    (void)written; /* gone already: as good */
+    close(fd);
+}
+
+struct mount_search {
+    const char *point, *source;
+    int found; /* 1: a dead mount of our own was cleared; KEEL_E_BUSY: another keelfs */
+};
+
+static int look_at_mount(void *arg, const struct mount_line *m)
+{
+    struct mount_search *search = arg;
+
+    if (strcmp(m->point, search->point) != 0 || strncmp(m->source, "keelfs:", 7) != 0)
+        return 0;
+    if (strcmp(m->source, search->source) != 0) {
+        search->found = KEEL_E_BUSY;
+        return 1;
+    }
+    /* Ours, and we hold the lock of the data directory: nobody serves it any more. */
+    log_warning("clearing the dead mount of this node on %s", m->point);
+    abort_connection(m->minor);
+    if (umount2(m->point, MNT_DETACH | UMOUNT_NOFOLLOW) != 0)
+        log_warning("cannot unmount %s: %s", m->point, strerror(errno));
+    search->found = 1;
+    return 1;
+}
+
+/* The path made absolute by words alone: a stat could hang or fail on a dead mount. */
+static void absolute_path(const char *path, char ret[KEEL_PATH_MAX + 1])
+{
+    char cwd[KEEL_PATH_MAX + 1] = "";
+
+    if (path[0] != '/' && getcwd(cwd, sizeof cwd) == NULL)
+        cwd[0] = '\0';
+    snprintf(ret, KEEL_PATH_MAX + 1, "%s%s%.*s", cwd, path[0] == '/' ? "" : "/", 2048, path);
+    for (size_t len = strlen(ret); len > 1 && ret[len - 1] == '/'; len--)
+        ret[len - 1] = '\0';
+}
+
+int mount_point_prepare(const char *path, const char *source, char ret_path[KEEL_PATH_MAX + 1],
+                        char *ret_why, size_t why_size)
+{
+    char absolute[KEEL_PATH_MAX + 1], real[PATH_MAX];
+    struct mount_search search = { .source = source };
+    struct stat st;
+
+    absolute_path(path, absolute);
+    search.point = absolute;
+    do {
+        search.found = 0;
+        each_mount(look_at_mount, &search);
+    } while (search.found == 1);
+    if (search.found == KEEL_E_BUSY) {
+        snprintf(ret_why, why_size, "another keelfs is mounted on %s: unmount it first", absolute);
+        return KEEL_E_BUSY;
+    }
+    if (realpath(absolute, real) == NULL || stat(real, &st) != 0) {
+        snprintf(ret_why, why_size, "the mount point %s cannot be used: %s%s", path,
+                 strerror(errno), errno == ENOENT ? " (create it: mkdir -p)" : "");
+        return KEEL_E_NOTFOUND;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        snprintf(ret_why, why_size, "the mount point %s is not a directory", path);
+        return KEEL_E_NOTDIR;
+    }
+    snprintf(ret_path, KEEL_PATH_MAX + 1, "%s", real);
+    return 0;
+}
+
+static int same_device(void *arg, const struct mount_line *m)
+{
+    const struct stat *st = arg;
+
+    return strncmp(m->source, "keelfs:", 7) == 0 && major(st->st_dev) == m->major &&
+           minor(st->st_dev) == m->minor;
+}
+
+int data_dir_check_place(const char *dir, const char *mount_point, char *ret_why, size_t why_size)
+{
+    char real[PATH_MAX];
+    struct stat st;
+    size_t len = strlen(mount_point);
+
+    if (realpath(dir, real) == NULL || stat(real, &st) != 0) {
+        snprintf(ret_why, why_size, "cannot look at %s: %s", dir, strerror(errno));
+        return KEEL_E_IO;
+    }
+    if (strncmp(real, mount_point, len) == 0 && (real[len] == '/' || real[len] == '\0')) {
+        snprintf(ret_why, why_size,
+                 "%s lies below the mount point %s: the node would wait for itself; put it "
+                 "elsewhere",
+                 dir, mount_point);
+        return KEEL_E_INVALID;
+    }
+    if (each_mount(same_device, &st) != 0) {
+        snprintf(ret_why, why_size, "%s lies on a keelfs mount: put it on a local disk", dir);
+        return KEEL_E_INVALID;
+    }
+    return 0;
+}

@@ -1,0 +1,334 @@
+/* The world of a replica on a real machine: clocks, the log thread, the store thread, peers, the mount. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "check.h"
+#include "err.h"
+#include "log.h"
+#include "node_internal.h"
+
+enum { WAL_IDLE_MS = 20 }; /* without anything to write: the log may be tidied */
+
+static struct node *node_of(struct keel_env *env)
+{
+    return KEEL_CONTAINER_OF(env, struct node, env);
+}
+
+uint64_t node_now_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_BOOTTIME, &ts);
+    return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+static uint64_t env_now_us(struct keel_env *env)
+{
+    (void)env;
+    return node_now_us();
+}
+
+static int64_t env_wall_ns(struct keel_env *env)
+{
+    struct timespec ts;
+
+    (void)env;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void env_send(struct keel_env *env, uint64_t to, struct keel_message *msg_take)
+{
+    struct node *node = node_of(env);
+
+    if (node->peers != NULL)
+        peer_send(node->peers, to, msg_take);
+    else
+        keel_message_free(msg_take);
+}
+
+/* ---- the log thread ---- */
+
+/* One request to it: a batch to append, or entries to read. */
+struct wal_work {
+    struct work work;
+    struct wal_batch *batch; /* NULL: a read: */
+    uint64_t peer, first, prev_term;
+    size_t max_bytes;
+    struct raft_entry *entries;
+    size_t count;
+};
+
+static struct wal_work *wal_work_of(struct work *work)
+{
+    return KEEL_CONTAINER_OF(work, struct wal_work, work);
+}
+
+static void write_batches(struct node *node, struct wal_batch **batches, size_t count)
+{
+    if (count == 0)
+        return;
+    int err = wal_write(node->wal, batches, count);
+
+    if (err != 0)
+        keel_fatal("the log cannot be written (%s): nothing more can be promised; %s",
+                   keel_strerror(err),
+                   err == KEEL_E_DISKFULL ? "make space on its disk and start the node again"
+                                          : "check the disk before the node is started again");
+}
+
+static void read_entries(struct node *node, struct wal_work *w)
+{
+    int err = wal_read(node->wal, w->first, w->max_bytes, &w->entries, &w->count, &w->prev_term);
+
+    if (err != 0)
+        w->count = 0;
+}
+
+/* All batches that are waiting become durable with one sync. */
+static void wal_run(void *arg, struct work *list)
+{
+    enum { GROUP_MAX = 256 };
+    struct node *node = arg;
+    struct wal_batch *batches[GROUP_MAX];
+    size_t count = 0;
+
+    for (struct work *item = list; item != NULL; item = item->next) {
+        struct wal_work *w = wal_work_of(item);
+
+        if (w->batch != NULL)
+            batches[count++] = w->batch;
+        if (count == GROUP_MAX || w->batch == NULL) {
+            write_batches(node, batches, count);
+            count = 0;
+        }
+        if (w->batch == NULL)
+            read_entries(node, w);
+    }
+    write_batches(node, batches, count);
+}
+
+/* Filling ahead while nobody waits, then the record that tells how far everything is durable. */
+static bool wal_run_idle(void *arg)
+{
+    struct node *node = arg;
+    bool more = false;
+    int err = wal_prepare(node->wal, &more);
+
+    if (err == 0 && !more)
+        err = wal_idle(node->wal);
+    if (err == KEEL_E_DISKFULL)
+        return false; /* nothing is lost; the next write will tell */
+    if (err != 0)
+        keel_fatal("the log cannot be written (%s)", keel_strerror(err));
+    return more;
+}
+
+static void wal_done(void *arg, struct work *item)
+{
+    struct node *node = arg;
+    struct wal_work *w = wal_work_of(item);
+
+    if (w->batch != NULL) {
+        replica_on_persisted(node->replica, w->batch->mark);
+        wal_batch_free(w->batch);
+    } else {
+        replica_on_log_read(node->replica, w->peer, w->first, w->prev_term, w->entries, w->count);
+        raft_entries_free(w->entries, w->count);
+    }
+    free(w);
+}
+
+static const struct worker_ops wal_worker_ops = {
+    .run = wal_run,
+    .idle = wal_run_idle,
+    .done = wal_done,
+};
+
+static void env_log_append(struct keel_env *env, struct wal_batch *batch_take)
+{
+    struct wal_work *w = keel_calloc(1, sizeof *w);
+
+    w->batch = batch_take;
+    worker_submit(&node_of(env)->wal_worker, &w->work);
+}
+
+static void env_log_read(struct keel_env *env, uint64_t peer, uint64_t first, size_t max_bytes)
+{
+    struct wal_work *w = keel_calloc(1, sizeof *w);
+
+    w->peer = peer;
+    w->first = first;
+    w->max_bytes = max_bytes;
+    worker_submit(&node_of(env)->wal_worker, &w->work);
+}
+
+/* ---- the store thread ---- */
+
+struct db_work {
+    struct work work;
+    struct kv_batch *batch;
+};
+
+static struct db_work *db_work_of(struct work *work)
+{
+    return KEEL_CONTAINER_OF(work, struct db_work, work);
+}
+
+static void db_run(void *arg, struct work *list)
+{
+    struct node *node = arg;
+
+    for (struct work *item = list; item != NULL; item = item->next) {
+        int err = node->kv->ops->write(node->kv, db_work_of(item)->batch);
+
+        if (err != 0)
+            keel_fatal("the store cannot be written: %s; nothing acknowledged is lost (it is in "
+                       "the log): %s",
+                       keel_strerror(err),
+                       err == KEEL_E_DISKFULL ? "make space on its disk and start the node again"
+                                              : "check the disk");
+    }
+}
+
+static void db_done(void *arg, struct work *item)
+{
+    struct node *node = arg;
+    struct db_work *w = db_work_of(item);
+
+    replica_on_checkpointed(node->replica);
+    kv_batch_free(w->batch);
+    free(w);
+}
+
+static const struct worker_ops db_worker_ops = { .run = db_run, .done = db_done };
+
+static void env_checkpoint(struct keel_env *env, struct kv_batch *batch_take)
+{
+    struct db_work *w = keel_calloc(1, sizeof *w);
+
+    w->batch = batch_take;
+    worker_submit(&node_of(env)->db_worker, &w->work);
+}
+
+void node_workers_start(struct node *node)
+{
+    worker_start(&node->wal_worker, &node->loop, &wal_worker_ops, node, WAL_IDLE_MS);
+    worker_start(&node->db_worker, &node->loop, &db_worker_ops, node, 0);
+    node->workers_running = true;
+}
+
+void node_workers_stop(struct node *node)
+{
+    if (!node->workers_running)
+        return;
+    worker_stop(&node->wal_worker);
+    worker_stop(&node->db_worker);
+    node->workers_running = false;
+}
+
+/* ---- what the replica tells ---- */
+
+static void env_changed(struct keel_env *env, const struct keel_change *change)
+{
+    if (node_of(env)->fs != NULL)
+        fs_changed(node_of(env)->fs, change);
+}
+
+static void env_lease_lost(struct keel_env *env, uint64_t lease)
+{
+    if (node_of(env)->fs != NULL)
+        fs_lease_lost(node_of(env)->fs, lease);
+}
+
+static void env_members_changed(struct keel_env *env)
+{
+    (void)env; /* incarnations are looked up at each handshake; members do not change yet */
+}
+
+static void env_note(struct keel_env *env, const char *line)
+{
+    (void)env;
+    log_info("%s", line);
+}
+
+const struct keel_env_ops node_env_ops = {
+    .now_us = env_now_us,
+    .wall_ns = env_wall_ns,
+    .send = env_send,
+    .log_append = env_log_append,
+    .log_read = env_log_read,
+    .checkpoint = env_checkpoint,
+    .changed = env_changed,
+    .lease_lost = env_lease_lost,
+    .members_changed = env_members_changed,
+    .note = env_note,
+};
+
+/* ---- what the peers tell ---- */
+
+static void on_message(void *arg, uint64_t from, struct keel_message *msg_take)
+{
+    replica_on_message(((struct node *)arg)->replica, from, msg_take);
+}
+
+static void forget_refusal(struct node *node, uint64_t peer)
+{
+    for (size_t i = 0; i < node->refusals; i++)
+        if (node->refused_by[i] == peer)
+            node->refused_by[i--] = node->refused_by[--node->refusals];
+}
+
+static void on_connected(void *arg, uint64_t peer, uint64_t incarnation, uint32_t level)
+{
+    forget_refusal(arg, peer);
+    replica_on_connected(((struct node *)arg)->replica, peer, incarnation, level);
+}
+
+static void on_disconnected(void *arg, uint64_t peer)
+{
+    replica_on_disconnected(((struct node *)arg)->replica, peer);
+}
+
+static void on_alive(void *arg, uint64_t peer)
+{
+    replica_on_alive(((struct node *)arg)->replica, peer);
+}
+
+static bool on_incarnation_ok(void *arg, uint64_t peer, uint64_t incarnation)
+{
+    struct node *node = arg;
+    size_t count;
+    const struct apply_member *members = apply_members(node->apply, &count);
+
+    for (size_t i = 0; i < count; i++)
+        if (members[i].id == peer)
+            return members[i].incarnation == 0 || members[i].incarnation == incarnation;
+    return false;
+}
+
+/* One peer may be wrong itself; most of them are not: then this node has nothing to do here. */
+static void on_refused(void *arg, uint64_t peer, const char *why)
+{
+    struct node *node = arg;
+    size_t count;
+
+    apply_members(node->apply, &count);
+    forget_refusal(node, peer);
+    if (node->refusals < KEEL_MEMBERS_MAX)
+        node->refused_by[node->refusals++] = peer;
+    if (node->refusals * 2 <= count - 1)
+        return;
+    log_error("refused by %zu of %zu other members, stopping: %s", node->refusals, count - 1, why);
+    node_stop(node, 1);
+}
+
+const struct peer_events node_peer_events = {
+    .message = on_message,
+    .connected = on_connected,
+    .disconnected = on_disconnected,
+    .alive = on_alive,
+    .incarnation_ok = on_incarnation_ok,
+    .refused = on_refused,
+};
