@@ -30,7 +30,12 @@
  * - the leader lease of lease_us counts from the *sending* of the heartbeat or append that a quorum has acknowledged
  *   (sent_us echoed); a follower's share is void while its connection is closed.
  * - a new leader advances no commit index and answers no read until lease_us * (1 + drift) has passed since
- *   the latest acknowledgement named in the votes that elected it.
+ *   the latest acknowledgement named in the votes that elected it; with lease_us 0 the default lease, since
+ *   the earlier leader may have used one. A cluster of one need not wait.
+ *
+ * A candidate leads only once its own vote is durable, in a cluster of one too: it becomes the leader in the
+ * raft_on_persisted that follows its first tick. Nothing is sent to a peer that is not connected
+ * (raft_on_connected), replies excepted.
  */
 #ifndef RAFT_RAFT_H
 #define RAFT_RAFT_H
@@ -78,13 +83,13 @@ void raft_tick(struct raft *r, uint64_t now_us);
 uint64_t raft_deadline(const struct raft *r);
 
 /* Appends a command to the leader's log; takes one reference of data. On 0, ret_index is its index.
- * KEEL_E_NOTLEADER (also while a transfer is under way); KEEL_E_AGAIN: too many uncommitted bytes, propose again later. On error the
- * reference is dropped. */
+ * KEEL_E_NOTLEADER (also while a transfer is under way); KEEL_E_AGAIN: too many uncommitted bytes, propose again later;
+ * KEEL_E_INVALID: larger than KEEL_ENTRY_SIZE_MAX. On error the reference is dropped. */
 int raft_propose(struct raft *r, uint64_t now_us, struct keel_buf *data_take, uint64_t *ret_index);
 
 /* Asks for a read index: once applied reaches the index in ready.reads with this context, a local read is
  * linearizable. Rounds are batched by the caller, confirmed together here. KEEL_E_NOTLEADER when no leader is
- * known. The answer may never come (lost message, leader change: raft_leader or raft_term differs): ask again with a new context. */
+ * known; KEEL_E_AGAIN: KEEL_REQUESTS_MAX wait already. The answer may never come (lost message, leader change: raft_leader or raft_term differs): ask again with a new context. */
 int raft_read_index(struct raft *r, uint64_t now_us, uint64_t context);
 
 /* The persist request of this mark and all before it are durable. */
@@ -171,10 +176,12 @@ uint64_t raft_leader_clock(const struct raft *r, uint64_t now_us);
 /* On a leader: is the lease valid now, and has the waiting-out ended? */
 bool raft_lease_valid(const struct raft *r, uint64_t now_us);
 
+enum raft_peer_state { RAFT_PROBE, RAFT_REPLICATE, RAFT_SNAPSHOT };
+
 struct raft_peer_status {
     uint64_t id;
     bool learner, connected;
-    enum { RAFT_PROBE, RAFT_REPLICATE, RAFT_SNAPSHOT } state; /* leader's view */
+    enum raft_peer_state state; /* leader's view */
     uint64_t match, next;
 };
 

@@ -87,7 +87,8 @@ struct raft_message {
         } vote_reply;
         struct {
             uint64_t prev_index, prev_term, commit;
-            uint64_t sent_us;    /* leader's clock at sending; the reply echoes it */
+            uint64_t sent_us;    /* leader's clock at sending; the reply echoes it. 0: it only tells
+                                    the commit index, and is answered only if it does not match */
             struct raft_entry *entries; /* owned array; indexes prev_index + 1 … */
             size_t count;
         } append;

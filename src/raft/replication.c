@@ -1,0 +1,373 @@
+/* A leader's progress with each peer, and commit (figure 3.1, "rules for leaders").
+ *
+ * A peer whose log is not known to match is probed: one append at a time, until one is accepted.
+ * Then its state is REPLICATE: appends follow each other without waiting, `next` runs ahead of
+ * `match`, bounded by a window of bytes and messages. A rejection falls back to probing, never
+ * below match + 1: what a peer has acknowledged it has on its disk, and a rejection that says
+ * otherwise is old.
+ *
+ *     match 7        next 12            log of this leader, up to 14
+ *     ... 6  7 | 8  9  10  11 | 12 13 14
+ *              \  in flight  / \ to send
+ */
+#include "check.h"
+#include "raft/raft_internal.h"
+
+static void inflight_clear(struct raft_peer *peer)
+{
+    peer->inflight_start = peer->inflight_count = peer->inflight_bytes = 0;
+}
+
+static void inflight_push(struct raft_peer *peer, uint64_t last, size_t bytes)
+{
+    size_t at = (peer->inflight_start + peer->inflight_count) % KEEL_INFLIGHT_MESSAGES;
+
+    KEEL_ASSERT(peer->inflight_count < KEEL_INFLIGHT_MESSAGES);
+    peer->inflight[at] = (struct raft_inflight){ last, bytes };
+    peer->inflight_count++;
+    peer->inflight_bytes += bytes;
+}
+
+static void inflight_done(struct raft_peer *peer, uint64_t match)
+{
+    while (peer->inflight_count > 0 && peer->inflight[peer->inflight_start].last <= match) {
+        peer->inflight_bytes -= peer->inflight[peer->inflight_start].bytes;
+        peer->inflight_start = (peer->inflight_start + 1) % KEEL_INFLIGHT_MESSAGES;
+        peer->inflight_count--;
+    }
+}
+
+void raft_progress_probe(struct raft_peer *peer, uint64_t next)
+{
+    KEEL_ASSERT(next > peer->match);
+    peer->state = RAFT_PROBE;
+    peer->next = next;
+    peer->paused = false;
+    /* What told it the commit index may be lost with the rest. */
+    peer->commit_sent = 0;
+    inflight_clear(peer);
+}
+
+static void progress_replicate(struct raft_peer *peer)
+{
+    peer->state = RAFT_REPLICATE;
+    peer->next = peer->match + 1;
+    inflight_clear(peer);
+}
+
+void raft_progress_reset(struct raft *r, struct raft_peer *peer)
+{
+    peer->match = peer->match_before = 0;
+    peer->share_us = peer->void_us = peer->round = 0;
+    peer->heard_us = r->now_us; /* the votes have just come */
+    raft_progress_probe(peer, raft_tail_last(&r->log) + 1);
+}
+
+void raft_append_own(struct raft *r, enum raft_entry_kind kind, struct keel_buf *data_take)
+{
+    struct raft_entry entry = { r->hard.term, raft_tail_last(&r->log) + 1, kind, data_take };
+
+    r->uncommitted_bytes += raft_entry_bytes(&entry);
+    raft_tail_append(&r->log, entry);
+}
+
+/* ---- sending ---- */
+
+static struct raft_message *append_new(const struct raft *r, struct raft_peer *peer, uint64_t prev,
+                                       uint64_t prev_term, const struct raft_entry *entries,
+                                       size_t count)
+{
+    struct raft_message *msg = raft_message_new(RAFT_APPEND, r->id, peer->id, r->hard.term);
+    uint64_t last = prev + count;
+
+    msg->u.append.prev_index = prev;
+    msg->u.append.prev_term = prev_term;
+    msg->u.append.commit = r->hard.commit;
+    msg->u.append.sent_us = raft_stamp(r);
+    if (count > 0)
+        msg->u.append.entries = raft_entries_copy(entries, count);
+    msg->u.append.count = count;
+    last = r->hard.commit < last ? r->hard.commit : last;
+    if (last > peer->commit_sent)
+        peer->commit_sent = last;
+    return msg;
+}
+
+/* Notes that entries next … last are on their way. */
+static void sent_entries(struct raft_peer *peer, uint64_t last, size_t bytes)
+{
+    if (peer->state == RAFT_PROBE) {
+        peer->paused = true;
+        return;
+    }
+    inflight_push(peer, last, bytes);
+    peer->next = last + 1;
+}
+
+static bool window_open(const struct raft_peer *peer)
+{
+    if (peer->state == RAFT_PROBE)
+        return !peer->paused;
+    return peer->inflight_count < KEEL_INFLIGHT_MESSAGES &&
+           peer->inflight_bytes < KEEL_INFLIGHT_BYTES;
+}
+
+static size_t window_bytes(const struct raft_peer *peer)
+{
+    size_t room = KEEL_INFLIGHT_BYTES - peer->inflight_bytes;
+
+    return room < KEEL_APPEND_BYTES ? room : KEEL_APPEND_BYTES;
+}
+
+/* How many entries from an array go into one append: at most `room` bytes, but one in any case when
+ * nothing is in flight. */
+static size_t batch_size(const struct raft_peer *peer, const struct raft_entry *entries,
+                         size_t count, size_t *ret_bytes)
+{
+    size_t room = window_bytes(peer), bytes = 0, n = 0;
+
+    while (n < count) {
+        size_t more = raft_entry_bytes(&entries[n]);
+
+        if (bytes + more > room && (n > 0 || peer->inflight_count > 0))
+            break;
+        bytes += more;
+        n++;
+    }
+    *ret_bytes = bytes;
+    return n;
+}
+
+static void request_fetch(struct raft *r, struct raft_peer *peer)
+{
+    if (peer->fetching || peer->next < r->first_stored_index || r->now_us < peer->fetch_retry_us)
+        return;
+    peer->fetching = true;
+    peer->fetch_first = peer->next;
+    r->fetches = raft_grow(r->fetches, r->fetch_count, &r->fetch_capacity, sizeof *r->fetches);
+    r->fetches[r->fetch_count++] = (struct raft_fetch){ peer->id, peer->next, window_bytes(peer) };
+}
+
+/* One append of what comes next; false when there is nothing (more) to be sent now. */
+static bool send_next(struct raft *r, struct raft_peer *peer)
+{
+    uint64_t last = raft_tail_last(&r->log), prev = peer->next - 1, prev_term;
+    const struct raft_entry *entries;
+    size_t count, bytes = 0;
+
+    if (!raft_tail_term(&r->log, prev, &prev_term)) {
+        request_fetch(r, peer);
+        return false;
+    }
+    if (peer->next > last) {
+        if (peer->state == RAFT_PROBE) {
+            raft_send(r, append_new(r, peer, prev, prev_term, NULL, 0));
+            peer->paused = true;
+        }
+        return false;
+    }
+    entries = raft_tail_at(&r->log, peer->next);
+    count = batch_size(peer, entries, (size_t)(last - prev), &bytes);
+    if (count == 0)
+        return false;
+    raft_send(r, append_new(r, peer, prev, prev_term, entries, count));
+    sent_entries(peer, prev + count, bytes);
+    return true;
+}
+
+/* An append without entries: tells the commit index as soon as it has moved, and asks for no reply.
+ */
+static void send_commit(struct raft *r, struct raft_peer *peer)
+{
+    uint64_t prev = peer->next - 1, prev_term;
+    uint64_t commit = r->hard.commit < prev ? r->hard.commit : prev;
+    struct raft_message *msg;
+
+    if (commit <= peer->commit_sent || !raft_tail_term(&r->log, prev, &prev_term))
+        return;
+    msg = append_new(r, peer, prev, prev_term, NULL, 0);
+    msg->u.append.sent_us = 0;
+    raft_send(r, msg);
+}
+
+void raft_replicate(struct raft *r)
+{
+    for (size_t i = 0; i < r->peer_count; i++) {
+        struct raft_peer *peer = &r->peers[i];
+
+        if (!peer->connected)
+            continue;
+        while (window_open(peer) && send_next(r, peer))
+            continue;
+        if (peer->state == RAFT_REPLICATE)
+            send_commit(r, peer);
+    }
+}
+
+void raft_heartbeat_one(struct raft *r, struct raft_peer *peer)
+{
+    struct raft_message *msg;
+
+    if (!peer->connected)
+        return;
+    msg = raft_message_new(RAFT_HEARTBEAT, r->id, peer->id, r->hard.term);
+    msg->u.heartbeat.commit = r->hard.commit < peer->match ? r->hard.commit : peer->match;
+    msg->u.heartbeat.round = r->round_sent;
+    msg->u.heartbeat.sent_us = raft_stamp(r);
+    raft_send(r, msg);
+}
+
+void raft_heartbeat(struct raft *r)
+{
+    for (size_t i = 0; i < r->peer_count; i++)
+        raft_heartbeat_one(r, &r->peers[i]);
+    r->heartbeat_deadline_us = r->now_us + r->heartbeat_us;
+}
+
+/* ---- answers ---- */
+
+static uint64_t match_value(const void *arg, uint64_t id)
+{
+    const struct raft *r = arg;
+
+    return id == r->id ? r->persisted : raft_peer_get(r, id)->match;
+}
+
+/* Only an entry of this term is committed by counting; those before it follow (figure 3.7). Not
+ * before the lease of an earlier leader has ended. */
+void raft_maybe_commit(struct raft *r)
+{
+    uint64_t index, term;
+
+    if (r->now_us < r->wait_until_us)
+        return;
+    index = raft_quorum_value(&r->config, match_value, r);
+    if (index <= r->hard.commit || !raft_tail_term(&r->log, index, &term) || term != r->hard.term)
+        return;
+    raft_set_commit(r, index);
+    raft_reads_after_commit(r);
+}
+
+/* Any reply in this term is contact; one that echoes a sending also counts for the lease from that
+ * on. */
+static void peer_replied(struct raft *r, struct raft_peer *peer, uint64_t sent_us)
+{
+    peer->heard_us = r->now_us;
+    if (sent_us > peer->void_us && sent_us > peer->share_us && sent_us <= raft_stamp(r) &&
+        peer->connected)
+        peer->share_us = sent_us;
+}
+
+static void rejected(struct raft *r, struct raft_peer *peer, const struct raft_message *msg)
+{
+    uint64_t index = msg->u.append_reply.index, hint = msg->u.append_reply.hint_index;
+    uint64_t next;
+
+    if (index <= peer->match)
+        return;
+    if (peer->state == RAFT_PROBE && index != peer->next - 1)
+        return;
+    if (hint > index)
+        return;
+    if (hint > r->log.base_index && hint <= raft_tail_last(&r->log))
+        hint = raft_tail_agree(&r->log, hint, msg->u.append_reply.hint_term, r->log.base_index);
+    next = hint + 1 < index ? hint + 1 : index;
+    raft_progress_probe(peer, next > peer->match ? next : peer->match + 1);
+}
+
+void raft_on_append_reply(struct raft *r, const struct raft_message *msg)
+{
+    struct raft_peer *peer = raft_peer_find(r, msg->from);
+    uint64_t index = msg->u.append_reply.index;
+
+    if (r->role != RAFT_LEADER || index > raft_tail_last(&r->log))
+        return;
+    peer_replied(r, peer, msg->u.append_reply.sent_us);
+    if (msg->u.append_reply.rejected) {
+        rejected(r, peer, msg);
+        return;
+    }
+    if (index < peer->match)
+        return;
+    peer->match = index;
+    if (peer->next <= index)
+        peer->next = index + 1;
+    if (peer->state == RAFT_PROBE)
+        progress_replicate(peer);
+    else
+        inflight_done(peer, index);
+    raft_maybe_commit(r);
+    if (r->transferee == peer->id)
+        raft_transfer_step(r);
+}
+
+/* The peer takes messages, but has not acknowledged more since its last heartbeat reply: an append
+ * or its answer may be lost. An empty append behind the last one sent will be accepted or rejected,
+ * and either helps. */
+static void recheck(struct raft *r, struct raft_peer *peer)
+{
+    uint64_t prev = peer->next - 1, prev_term;
+    bool stuck = peer->inflight_count > 0 && peer->match == peer->match_before;
+
+    peer->match_before = peer->match;
+    if (!stuck)
+        return;
+    if (raft_tail_term(&r->log, prev, &prev_term))
+        raft_send(r, append_new(r, peer, prev, prev_term, NULL, 0));
+    else
+        raft_progress_probe(peer, peer->match + 1);
+}
+
+void raft_on_heartbeat_reply(struct raft *r, const struct raft_message *msg)
+{
+    struct raft_peer *peer = raft_peer_find(r, msg->from);
+
+    if (r->role != RAFT_LEADER)
+        return;
+    peer_replied(r, peer, msg->u.heartbeat_reply.sent_us);
+    if (peer->state == RAFT_PROBE)
+        peer->paused = false;
+    else
+        recheck(r, peer);
+    if (msg->u.heartbeat_reply.round > peer->round &&
+        msg->u.heartbeat_reply.round <= r->round_sent) {
+        peer->round = msg->u.heartbeat_reply.round;
+        raft_reads_confirm(r);
+    }
+}
+
+/* ---- entries from the WAL ---- */
+
+static bool fetched_makes_sense(const struct raft *r, const struct raft_entry *entries,
+                                size_t count, uint64_t first, uint64_t prev_term)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (entries[i].index != first + i || entries[i].term < prev_term ||
+            entries[i].term > r->hard.term || entries[i].index > raft_tail_last(&r->log))
+            return false;
+    }
+    return true;
+}
+
+void raft_on_fetched(struct raft *r, uint64_t now_us, uint64_t peer_id, uint64_t first,
+                     uint64_t prev_term, const struct raft_entry *entries, size_t count)
+{
+    struct raft_peer *peer;
+    size_t bytes = 0;
+
+    raft_enter(r, now_us);
+    peer = raft_peer_find(r, peer_id);
+    if (peer == NULL || !peer->fetching || peer->fetch_first != first)
+        return;
+    peer->fetching = false;
+    if (count == 0)
+        peer->fetch_retry_us = r->now_us + r->election_timeout_us;
+    if (count == 0 || r->role != RAFT_LEADER || !peer->connected || peer->next != first ||
+        !window_open(peer) || !fetched_makes_sense(r, entries, count, first, prev_term))
+        return;
+    count = batch_size(peer, entries, count, &bytes);
+    if (count == 0)
+        return;
+    raft_send(r, append_new(r, peer, first - 1, prev_term, entries, count));
+    sent_entries(peer, first + count - 1, bytes);
+}
