@@ -1,0 +1,84 @@
+"""Fixtures: clusters that are up, and are taken down and looked over afterwards."""
+
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+import keel  # noqa: E402
+
+
+def pytest_configure(config):
+    binary = os.environ.get("KEELFS", os.path.join(keel.ROOT, "build", "keelfs"))
+    if not os.access(binary, os.X_OK):
+        raise pytest.UsageError(f"there is no {binary}: run tools/build first, or set KEELFS")
+
+
+def _started(nodes, flags):
+    cluster = keel.Cluster(nodes, flags)
+    try:
+        return cluster.up()
+    except BaseException:
+        cluster.close()
+        raise
+
+
+@pytest.fixture
+def cluster(request):
+    """Three nodes for this test alone; @pytest.mark.cluster(nodes=…, flags=…) for others."""
+    mark = request.node.get_closest_marker("cluster")
+    options = mark.kwargs if mark else {}
+    cluster = _started(options.get("nodes", 3), options.get("flags", ()))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster():
+    """Three nodes for all tests of a file, for those that neither kill nor cut: use names of your own."""
+    cluster = _started(3, ())
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def shared_node():
+    """The same with one node."""
+    cluster = _started(1, ())
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def make_cluster():
+    """make_cluster(nodes=3, flags=()): as many as a test wants."""
+    made = []
+
+    def make(nodes=3, flags=()):
+        made.append(_started(nodes, flags))
+        return made[-1]
+
+    yield make
+    errors = []
+    for cluster in made:
+        try:
+            cluster.close()
+        except AssertionError as error:
+            errors.append(str(error))
+    assert not errors, "\n".join(errors)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure shows the end of each node's log."""
+    outcome = yield
+    report = outcome.get_result()
+    if not report.failed:
+        return
+    for value in getattr(item, "funcargs", {}).values():
+        if isinstance(value, keel.Cluster):
+            for i in value.nodes():
+                tail = "\n".join(value.log(i).splitlines()[-30:])
+                report.sections.append((f"end of n{i}'s log", tail))
