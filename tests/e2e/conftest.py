@@ -10,13 +10,10 @@ sys.path.insert(0, os.path.dirname(__file__))
 import keel  # noqa: E402
 
 
-def pytest_configure(config):
+def _started(nodes, flags):
     binary = os.environ.get("KEELFS", os.path.join(keel.ROOT, "build", "keelfs"))
     if not os.access(binary, os.X_OK):
-        raise pytest.UsageError(f"there is no {binary}: run tools/build first, or set KEELFS")
-
-
-def _started(nodes, flags):
+        pytest.fail(f"there is no {binary}: run tools/build first, or set KEELFS", pytrace=False)
     cluster = keel.Cluster(nodes, flags)
     try:
         return cluster.up()
