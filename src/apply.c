@@ -89,6 +89,9 @@ static int op_open_session(struct apply_op *op, const Keel__OpenSession *open)
 {
     struct apply *a = op->a;
 
+    for (size_t i = 0; i < a->session_count; i++)
+        if (a->sessions[i].node == open->node && a->sessions[i].nonce == open->nonce)
+            return 0; /* sent twice: the session that it asks for is there */
     end_sessions_of(a, open->node);
     add_session(a, op->entry->index, open->node, open->nonce);
     op->outcome->opened_session = true;

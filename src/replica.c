@@ -263,9 +263,12 @@ static void take_outcome(struct replica *r, const struct apply_outcome *outcome)
         leases_on_revoked(r, outcome->revoked);
     if (outcome->members_changed)
         r->env->ops->members_changed(r->env);
-    if (outcome->opened_session && outcome->node == r->options.raft.id &&
-        outcome->nonce == r->options.nonce && r->session == 0)
-        requests_session_opened(r, now, outcome->result.value, outcome->result.ino);
+    if (outcome->opened_session && outcome->node == r->options.raft.id) {
+        if (outcome->nonce == r->options.nonce)
+            requests_session_opened(r, now, outcome->result.value, outcome->result.ino);
+        else if (r->session != 0)
+            requests_session_ended(r);
+    }
     struct replica_call *call = requests_take(r, now, outcome);
 
     if (call != NULL)

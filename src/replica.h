@@ -29,7 +29,8 @@ struct replica_options {
 /* env, apply: borrowed. */
 struct replica *replica_new(struct keel_env *env, struct apply *apply,
                             const struct replica_options *options);
-struct replica *replica_free(struct replica *r); /* every call must be done or cancelled */
+/* What still waits is told KEEL_E_CLOSED. Takes NULL, returns NULL. */
+struct replica *replica_free(struct replica *r);
 
 /* ---- input, from the environment ---- */
 

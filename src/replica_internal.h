@@ -107,6 +107,9 @@ struct replica_call *requests_take(struct replica *r, uint64_t now,
                                    const struct apply_outcome *outcome);
 bool requests_expects(const struct replica *r, const struct apply_outcome *outcome);
 void requests_session_opened(struct replica *r, uint64_t now, uint64_t session, uint64_t first_ino);
+/* Another process of this node has opened one, or a late request of an earlier one was applied. What waits has not been
+ * applied, and never will be in that session: it is numbered again in the next. */
+void requests_session_ended(struct replica *r);
 /* Proposes here or forwards: a command without a session. */
 int requests_send_bare(struct replica *r, uint64_t now, Keel__Command *head);
 

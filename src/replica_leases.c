@@ -80,7 +80,7 @@ bool replica_lease_is_lost(const struct replica *r, uint64_t lease)
 {
     const struct lease_keeper *keeper = find_keeper(r, lease);
 
-    return keeper != NULL && keeper->lost;
+    return keeper != NULL && (keeper->lost || now_of(r) >= lost_at(keeper));
 }
 
 static void keeper_lose(struct replica *r, struct lease_keeper *keeper)

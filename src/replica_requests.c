@@ -151,25 +151,33 @@ static void proposal_abandon(struct replica *r, struct proposal *p)
     r->next_to_send = &p->link;
 }
 
-/* The session has opened: numbers for what was proposed before it. */
-static void number_early_proposals(struct replica *r)
+/* A session has opened: new numbers for everything that waits, in the old order. What nobody waits for is dropped: it was to
+ * fill a place in a session that is over. */
+static void renumber_proposals(struct replica *r)
 {
-    for (struct keel_link *l = r->proposals.next; l != &r->proposals; l = l->next) {
+    for (struct keel_link *l = r->proposals.next, *next; l != &r->proposals; l = next) {
         struct proposal *p = proposal_of(l);
         Keel__Command *head;
         struct keel_slice body;
 
+        next = l->next;
+        if (p->call == NULL) {
+            proposal_free(r, p);
+            continue;
+        }
         keel_arena_reset(&r->arena);
         int err = command_unpack(keel_buf_slice(p->data), &r->arena, &head, &body);
 
-        KEEL_ASSERT(err == 0 && p->number == 0);
+        KEEL_ASSERT(err == 0);
         number_proposal(r, head);
         p->number = head->number;
+        p->sent = false;
         struct keel_buf *data = command_pack(head, body);
 
         keel_buf_free(p->data);
         p->data = data;
     }
+    r->next_to_send = r->proposals.next;
     keel_arena_reset(&r->arena);
 }
 
@@ -306,8 +314,14 @@ void requests_session_opened(struct replica *r, uint64_t now, uint64_t session, 
     r->progress_us = now;
     r->ino_next = first_ino;
     r->ino_end = first_ino + KEEL_INODE_RANGE;
-    number_early_proposals(r);
+    renumber_proposals(r);
     finish_all(r, &r->ready_waiters, 0);
+}
+
+void requests_session_ended(struct replica *r)
+{
+    r->session = 0;
+    r->open_sent_us = 0;
 }
 
 static void on_reserved(struct replica_call *call, int err, const struct command_result *result)
@@ -566,6 +580,20 @@ void requests_init(struct replica *r)
 
 void requests_free(struct replica *r)
 {
+    struct keel_heap_node *top;
+
+    while ((top = keel_heap_top(&r->deadlines)) != NULL) {
+        struct replica_call *call = KEEL_CONTAINER_OF(top, struct replica_call, deadline);
+
+        call_stop(r, call);
+        call->done(call, KEEL_E_CLOSED, NULL);
+    }
+    while (!keel_list_empty(&r->failed)) {
+        struct replica_call *call = call_of(r->failed.next);
+
+        keel_list_remove(&call->link);
+        call->done(call, call->failed, NULL);
+    }
     while (!keel_list_empty(&r->rounds))
         round_free(r, round_of(r->rounds.next));
     while (!keel_list_empty(&r->proposals))
