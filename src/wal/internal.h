@@ -27,6 +27,7 @@ struct wal_window {
     uint64_t offset;
     uint8_t *data;
     size_t len, capacity;
+    size_t chunk; /* what is read at least; small files need no large window */
 };
 
 /* A stretch of one write: bytes in the scratch area (body NULL), or a body that is written from

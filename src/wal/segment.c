@@ -23,7 +23,7 @@ enum {
     OFF_CHECKSUM = 56,
 };
 
-enum { WINDOW_BYTES = 256 << 10 };
+enum { WINDOW_BYTES_MIN = 4 << 10, WINDOW_BYTES = 256 << 10 };
 
 static const uint8_t segment_magic[8] = { 'K', 'E', 'E', 'L', 'W', 'A', 'L', '\n' };
 
@@ -113,6 +113,12 @@ void wal_window_open(struct wal_window *win, struct disk_file *file)
     win->file = file;
     win->offset = 0;
     win->len = 0;
+    win->chunk = WINDOW_BYTES;
+
+    int64_t size = file != NULL ? win->disk->ops->size(file) : 0; /* an error shows in the read */
+
+    if (size >= 0 && size < WINDOW_BYTES)
+        win->chunk = size > WINDOW_BYTES_MIN ? (size_t)size : WINDOW_BYTES_MIN;
 }
 
 static bool window_holds(const struct wal_window *win, uint64_t offset, size_t want)
@@ -125,7 +131,7 @@ int wal_window_get(struct wal_window *win, uint64_t offset, size_t want,
                    struct keel_slice *ret_bytes)
 {
     if (!window_holds(win, offset, want)) {
-        size_t size = want > WINDOW_BYTES ? want : WINDOW_BYTES;
+        size_t size = want > win->chunk ? want : win->chunk;
 
         if (size > win->capacity) {
             win->data = keel_realloc(win->data, size);

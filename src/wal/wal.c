@@ -486,6 +486,9 @@ static int read_entries(struct wal *w, uint64_t first, size_t max_bytes,
 
     for (uint64_t index = first; index <= w->position_count; index++) {
         struct wal_record record;
+
+        if (*count > 0 && bytes + raft_entry_bytes(&(struct raft_entry){ 0 }) > max_bytes)
+            return 0; /* not even an empty one fits */
         int err = read_record(w, index, &record);
 
         if (err != 0)
