@@ -31,6 +31,7 @@ enum {
     COMPLAINTS_MS = 1000, /* at most one log line about strangers in this time */
     READ_AREA_BYTES = 256 << 10,
     BACKLOG = 128,
+    COMPLAINT_SIZE = HANDSHAKE_WHY_SIZE + 32,
 };
 
 /* A connection's way to being a member's:
@@ -72,8 +73,8 @@ struct peer_link {
     uv_getaddrinfo_t lookup;
     bool looking_up;
     uint64_t backoff_ms;
-    bool refused;                       /* by them, at the last attempt */
-    char complaint[HANDSHAKE_WHY_SIZE]; /* what the log knows already */
+    bool refused;                   /* by them, at the last attempt */
+    char complaint[COMPLAINT_SIZE]; /* what the log knows already */
 };
 
 struct peer_pool {
@@ -212,7 +213,7 @@ static void complain_of_stranger(struct peer_pool *pool, const char *why)
 /* The same complaint about a member is written once, until it has been connected in between. */
 static void complain(struct peer_link *link, const char *what, const char *why)
 {
-    char line[HANDSHAKE_WHY_SIZE];
+    char line[COMPLAINT_SIZE];
 
     snprintf(line, sizeof line, "%s: %s", what, why);
     if (strcmp(line, link->complaint) == 0)
