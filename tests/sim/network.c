@@ -134,14 +134,24 @@ void network_connect_event(struct sim *sim, struct sim_event *event)
     tell_connected(sim, b, a);
 }
 
+void network_disconnect_event(struct sim *sim, struct sim_event *event)
+{
+    if (!sim->links[event->node][event->from].connected)
+        tell_disconnected(sim, event->node, event->from);
+    connect_later(sim, event->node, event->from);
+}
+
+/* One side knows at once; the other may go on for a while as if nothing had happened. */
 void network_reset(struct sim *sim, unsigned a, unsigned b)
 {
     if (!sim->links[a][b].connected)
         return;
     set_connected(sim, a, b, false);
     tell_disconnected(sim, a, b);
-    tell_disconnected(sim, b, a);
-    connect_later(sim, a, b);
+    struct sim_event *event = sim_event_at(
+        sim, sim->now_us + keel_rng_below(&sim->net_rng, 150000), EVENT_DISCONNECT, b);
+
+    event->from = a;
 }
 
 void network_node_up(struct sim *sim, unsigned slot)
@@ -187,9 +197,13 @@ void network_fault(struct sim *sim)
 
     if (sim->shape->nodes < 2)
         return;
-    if (a != b && sim_chance(&sim->fault_rng, 500)) {
+    if (a != b && sim_chance(&sim->fault_rng, 600)) {
         sim_trace(sim, "n%u - n%u reset", a, b);
         network_reset(sim, a, b);
+        if (sim_chance(&sim->fault_rng, 500)) /* a loses all of its connections */
+            for (unsigned i = 0; i < sim->shape->nodes; i++)
+                if (i != a)
+                    network_reset(sim, i, a);
     } else {
         cut_some(sim);
     }

@@ -458,6 +458,9 @@ static void node_event(struct sim *sim, struct sim_event *event, uint64_t at)
     case EVENT_STORE:
         store_event(node);
         break;
+    case EVENT_DISCONNECT:
+        network_disconnect_event(sim, event);
+        break;
     case EVENT_RESTART:
     case EVENT_CONNECT:
     case EVENT_FAULT:

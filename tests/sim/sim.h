@@ -79,7 +79,7 @@ struct sim_node {
     uint64_t seen_revision;
 };
 
-enum sim_event_kind { EVENT_TIMER, EVENT_MESSAGE, EVENT_DISK, EVENT_LOG_READ, EVENT_STORE, EVENT_FAULT, EVENT_CLIENT, EVENT_RESTART, EVENT_HEAL, EVENT_CONNECT };
+enum sim_event_kind { EVENT_TIMER, EVENT_MESSAGE, EVENT_DISK, EVENT_LOG_READ, EVENT_STORE, EVENT_FAULT, EVENT_CLIENT, EVENT_RESTART, EVENT_HEAL, EVENT_CONNECT, EVENT_DISCONNECT };
 
 struct sim_event {
     struct keel_heap_node heap;
@@ -163,6 +163,7 @@ void network_deliver(struct sim *sim, struct sim_event *event);
 void network_reset(struct sim *sim, unsigned a, unsigned b);
 void network_fault(struct sim *sim);
 void network_heal(struct sim *sim);
+void network_disconnect_event(struct sim *sim, struct sim_event *event);
 void network_connect_event(struct sim *sim, struct sim_event *event);
 void network_node_up(struct sim *sim, unsigned slot);
 void network_node_down(struct sim *sim, unsigned slot);
