@@ -172,12 +172,14 @@ static void who_replaced_a_secret_file_does_not_get_to_read_it(void **state)
     struct world *w = *state;
     uint64_t secret = put(w, "f", record_of(w, 0, 0600), "secret");
     uint64_t group = put(w, "f", record_of(w, 0, 0640), "for the group");
+    uint64_t not_group = put(w, "f", record_of(w, 0, 0604), "for all but the group");
     uint64_t public = put(w, "f", record_of(w, 0, 0644), "public");
 
     w->ino = 101;
     put(w, "f", record_of(w, 7, 0666), "mine");
     expect_shown(w, secret, 0000, 7);
     expect_shown(w, group, 0000, 7);
+    expect_shown(w, not_group, 0004, 7); /* the new owner may have been in the old group */
     expect_shown(w, public, 0444, 7);
 }
 
