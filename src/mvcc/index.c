@@ -258,15 +258,15 @@ static void add_rev(struct mvcc_key *key, struct mvcc_rev rev)
     } else if (key->count == 1) {
         struct mvcc_rev first = key->revs.one;
 
-        key->revs.many.capacity = 3;
-        key->revs.many.list = keel_malloc(3 * sizeof rev);
+        key->revs.many.capacity = 2;
+        key->revs.many.list = keel_malloc(2 * sizeof rev);
         key->revs.many.list[0] = first;
         key->revs.many.list[1] = rev;
     } else {
         if (key->count == key->revs.many.capacity) {
-            /* By half: at most 24 bytes for each of the revisions there are then. */
+            /* By a quarter: at most 24 bytes for each of the revisions that there are then. */
             KEEL_ASSERT(key->count < UINT32_MAX / 2);
-            key->revs.many.capacity = (key->count + 1) / 2 * 3;
+            key->revs.many.capacity = key->count + 1 + key->count / 4;
             key->revs.many.list =
                 keel_realloc(key->revs.many.list, key->revs.many.capacity * sizeof rev);
         }

@@ -10,7 +10,8 @@
  *                         \
  *                          tmp [1]
  *
- * A key with one revision keeps it inline; further ones move to an array that grows by half. */
+ * A key with one revision keeps it inline; further ones move to an array that grows by a quarter.
+ */
 #ifndef MVCC_INDEX_H
 #define MVCC_INDEX_H
 

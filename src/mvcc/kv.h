@@ -12,9 +12,8 @@
 enum kv_table {
     KV_RECORDS, /* 17-byte revision key -> record (docs/format-store.md) */
     KV_CONTENT, /* 17-byte revision key -> content bytes */
-    KV_META, /* name -> bytes: applied, compaction point, hash, sessions, leases, settings, members
-              */
-    KV_DIRS, /* inode number, 8 bytes big-endian -> mtime and ctime of a directory */
+    KV_META,    /* name -> bytes: format, state, and what apply keeps */
+    KV_DIRS,    /* inode number, 8 bytes big-endian -> mtime and ctime of a directory */
     KV_TABLES
 };
 

@@ -2,21 +2,23 @@
  * records in a kv store behind it. Pure (the kv is reached through its vtable); used from one
  * thread.
  *
- *   key      a path; in the tree one `struct mvcc_key` for each name that exists or existed and is
- * still kept record   what a key was at one revision: kind, mode, owner, times, inode, lease,
- * content reference, xattrs content  bytes, stored once under the revision that wrote them; records
- * refer to them pending  records, content and meta applied in memory but not yet checkpointed into
- * the kv
+ *   key      a path; in the tree one `struct mvcc_key` for each name that exists, or existed and
+ *            has a revision that is still kept
+ *   record   what a key was at one revision: kind, mode, owner, times, inode, lease, content
+ *            reference, xattrs
+ *   content  bytes, stored once under the revision that wrote them; records refer to them
+ *   pending  records, content and meta applied in memory but not yet checkpointed into the kv
  *
  * The 17-byte revision key (main big-endian, '_', sub big-endian) is etcd's. A generation starts
  * with a creation and ends with a tombstone:
  *
- *     conf/db   {5.0 7.0 9.1(t)} {12.0}     at 4: absent, at 8: record 7.0, at 10: absent, now:
- * record 12.0
+ *     conf/db   {5.0 7.0 9.1(t)} {12.0}
+ *
+ *     at 4: absent    at 8: record 7.0    at 10: absent    now: record 12.0
  *
  * Memory: at most 96 bytes a live key plus its name, 24 a kept revision. Records are decoded from
  * pending or the kv's map at each read. Directory mtime, ctime and child counts are beside the
- * records (not versioned; persisted in KV_DIRS). */
+ * records (not versioned; the times are persisted in KV_DIRS). */
 #ifndef MVCC_MVCC_H
 #define MVCC_MVCC_H
 
@@ -93,8 +95,8 @@ struct keel_slice mvcc_name(const struct mvcc_key *key);
 void mvcc_path(const struct mvcc_key *key, struct keel_text *text);
 uint64_t mvcc_live_ino(const struct mvcc_key *key);        /* 0 when the key is not live */
 enum mvcc_kind mvcc_live_kind(const struct mvcc_key *key); /* of a live key: no store access */
-struct mvcc_revision
-mvcc_mod_revision(const struct mvcc_key *key); /* of the newest kept revision */
+/* Of the newest kept record, be it a tombstone. */
+struct mvcc_revision mvcc_mod_revision(const struct mvcc_key *key);
 
 /* The record of a key as of main revision `at` (0: now, changes of an open transaction included).
  * KEEL_E_NOTFOUND: absent then; KEEL_E_STALE: at is compacted or in the future; KEEL_E_CORRUPT:

@@ -1,0 +1,33 @@
+/* What the tests of mvcc share: stores in temporary directories, checkpoints that are written at
+ * once, and short ways to put things at a path. */
+#ifndef MVCC_HELP_H
+#define MVCC_HELP_H
+
+#include "unit.h"
+
+#include "err.h"
+#include "mvcc/mvcc.h"
+
+/* A directory of its own under $TMPDIR or /tmp, and its end with everything in it (one level). */
+void help_dir_new(char *ret_dir, size_t size);
+void help_dir_remove(const char *dir);
+
+struct kv *help_lmdb(const char *dir);
+/* Opens, and fails the test with the text if that doesn't work. */
+struct mvcc *help_open(struct kv *kv);
+/* Checkpoint, write, done. */
+void help_checkpoint(struct mvcc *m, struct kv *kv);
+/* Closes and opens again. */
+struct mvcc *help_reopen(struct mvcc *m, struct kv *kv);
+
+/* The key of a path, or NULL. */
+struct mvcc_key *help_key(struct mvcc *m, const char *path);
+/* One transaction each, at the next index; new files get the next inode number that is free in m.
+ */
+struct mvcc_key *help_write(struct mvcc *m, const char *path, const char *text);
+struct mvcc_key *help_mkdir(struct mvcc *m, const char *path);
+void help_delete(struct mvcc *m, const char *path);
+/* The content of a path at a revision as a string, "(none)" when it is absent; static. */
+const char *help_read(struct mvcc *m, const char *path, uint64_t at);
+
+#endif

@@ -1,0 +1,300 @@
+/* Both kvs against each other, and what opening a store on disk says when it can't. */
+#include "help.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "rng.h"
+
+/* ---- the same batches give the same tables ---- */
+
+static struct kv_batch *random_batch(struct keel_rng *rng)
+{
+    struct kv_batch *batch = kv_batch_new();
+    size_t count = 1 + keel_rng_below(rng, 20);
+
+    for (size_t i = 0; i < count; i++) {
+        enum kv_table table = (enum kv_table)keel_rng_below(rng, KV_TABLES);
+        uint8_t key[3] = { (uint8_t)keel_rng_below(rng, 12), (uint8_t)keel_rng_below(rng, 12), 7 };
+        struct keel_slice k = keel_slice_of(key, 1 + keel_rng_below(rng, 3));
+
+        if (keel_rng_below(rng, 4) == 0) {
+            kv_batch_remove(batch, table, k);
+            continue;
+        }
+        struct keel_buf *value = keel_buf_new(1 + keel_rng_below(rng, 5000));
+
+        memset(value->data, (int)keel_rng_below(rng, 256), value->len);
+        if (keel_rng_below(rng, 3) == 0) {
+            size_t from = keel_rng_below(rng, value->len);
+            size_t len = keel_rng_below(rng, value->len - from);
+
+            kv_batch_put_slice(batch, table, k, value, keel_slice_of(value->data + from, len));
+        } else {
+            kv_batch_put(batch, table, k, value);
+        }
+    }
+    return batch;
+}
+
+struct listing {
+    struct keel_text text;
+    size_t entries, stop_after;
+};
+
+static int list_entry(void *arg, struct keel_slice key, struct keel_slice value)
+{
+    struct listing *listing = arg;
+
+    keel_text_append(&listing->text, key);
+    keel_text_printf(&listing->text, "=%zu:", value.len);
+    keel_text_append(&listing->text, value);
+    return ++listing->entries == listing->stop_after ? 42 : 0;
+}
+
+static int list(struct kv *kv, enum kv_table table, struct keel_slice from, size_t stop_after,
+                struct keel_text *ret_text)
+{
+    struct kv_read *read = kv->ops->read_begin(kv);
+    struct listing listing = { .stop_after = stop_after };
+    int result = kv->ops->scan(read, table, from, list_entry, &listing);
+
+    kv->ops->read_end(read);
+    *ret_text = listing.text;
+    return result;
+}
+
+static void assert_same(struct kv *a, struct kv *b, enum kv_table table, struct keel_slice from,
+                        size_t stop_after)
+{
+    struct keel_text ta, tb;
+
+    assert_int_equal(list(a, table, from, stop_after, &ta), list(b, table, from, stop_after, &tb));
+    assert_int_equal(ta.len, tb.len);
+    if (ta.len > 0)
+        assert_memory_equal(ta.data, tb.data, ta.len);
+    keel_text_free(&ta);
+    keel_text_free(&tb);
+}
+
+static void assert_same_get(struct kv *a, struct kv *b, enum kv_table table, struct keel_slice key)
+{
+    struct kv_read *ra = a->ops->read_begin(a), *rb = b->ops->read_begin(b);
+    struct keel_slice va = { 0 }, vb = { 0 };
+
+    assert_int_equal(a->ops->get(ra, table, key, &va), b->ops->get(rb, table, key, &vb));
+    assert_true(keel_slice_equal(va, vb));
+    a->ops->read_end(ra);
+    b->ops->read_end(rb);
+}
+
+static void lmdb_and_mem_hold_the_same_after_any_batches(void **state)
+{
+    char dir[128];
+    struct keel_rng rng;
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    struct kv *lmdb = help_lmdb(dir), *mem = kv_mem_new();
+
+    keel_rng_seed(&rng, 3);
+    for (int round = 0; round < 60; round++) {
+        struct kv_batch *batch = random_batch(&rng);
+        uint8_t key[2] = { (uint8_t)keel_rng_below(&rng, 13), (uint8_t)keel_rng_below(&rng, 13) };
+
+        assert_int_equal(lmdb->ops->write(lmdb, batch), 0);
+        assert_int_equal(mem->ops->write(mem, batch), 0);
+        kv_batch_free(batch);
+        for (enum kv_table t = 0; t < KV_TABLES; t++) {
+            assert_same(lmdb, mem, t, keel_slice_of(NULL, 0), 0);
+            assert_same(lmdb, mem, t, keel_slice_of(key, 2), 3);
+            assert_same_get(lmdb, mem, t, keel_slice_of(key, 2));
+        }
+        if (round % 20 == 19) {
+            lmdb->ops->close(lmdb);
+            lmdb = help_lmdb(dir);
+        }
+    }
+    lmdb->ops->close(lmdb);
+    mem->ops->close(mem);
+    help_dir_remove(dir);
+}
+
+/* ---- isolation ---- */
+
+static void put_one(struct kv *kv, const char *key, const char *value)
+{
+    struct kv_batch *batch = kv_batch_new();
+
+    kv_batch_put(batch, KV_META, keel_slice_str(key), keel_buf_copy(keel_slice_str(value)));
+    assert_int_equal(kv->ops->write(kv, batch), 0);
+    kv_batch_free(batch);
+}
+
+static void check_reader_keeps_its_view(struct kv *kv)
+{
+    struct keel_slice value;
+
+    put_one(kv, "k", "old");
+    struct kv_read *early = kv->ops->read_begin(kv);
+
+    assert_int_equal(kv->ops->get(early, KV_META, keel_slice_str("k"), &value), 0);
+    put_one(kv, "k", "new");
+    put_one(kv, "l", "more");
+    assert_true(keel_slice_equal(value, keel_slice_str("old")));
+    assert_int_equal(kv->ops->get(early, KV_META, keel_slice_str("l"), &value), KEEL_E_NOTFOUND);
+    struct kv_read *late = kv->ops->read_begin(kv);
+
+    assert_int_equal(kv->ops->get(late, KV_META, keel_slice_str("k"), &value), 0);
+    assert_true(keel_slice_equal(value, keel_slice_str("new")));
+    kv->ops->read_end(early);
+    kv->ops->read_end(late);
+}
+
+static void a_reader_keeps_its_view_while_others_write(void **state)
+{
+    char dir[128];
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    struct kv *lmdb = help_lmdb(dir), *mem = kv_mem_new();
+
+    check_reader_keeps_its_view(lmdb);
+    check_reader_keeps_its_view(mem);
+    lmdb->ops->close(lmdb);
+    mem->ops->close(mem);
+    help_dir_remove(dir);
+}
+
+/* ---- on disk ---- */
+
+static void files_are_readable_by_their_owner_only(void **state)
+{
+    char base[128], dir[160], file[192];
+    struct stat st;
+
+    (void)state;
+    help_dir_new(base, sizeof base);
+    snprintf(dir, sizeof dir, "%s/db", base);
+    struct kv *kv = help_lmdb(dir);
+
+    assert_int_equal(stat(dir, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0700);
+    snprintf(file, sizeof file, "%s/data.mdb", dir);
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    kv->ops->close(kv);
+    help_dir_remove(dir);
+    help_dir_remove(base);
+}
+
+static void a_full_map_is_reported_and_the_batch_has_no_effect(void **state)
+{
+    char dir[128], why[256];
+    struct kv *kv;
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    assert_int_equal(kv_lmdb_open(dir, 1 << 20, &kv, why, sizeof why), 0);
+    put_one(kv, "k", "kept");
+    struct kv_batch *batch = kv_batch_new();
+
+    kv_batch_put(batch, KV_META, keel_slice_str("k"), keel_buf_copy(keel_slice_str("lost")));
+    for (char c = 'a'; c <= 'd'; c++) {
+        struct keel_buf *value = keel_buf_new(KEEL_FILE_SIZE_MAX);
+
+        memset(value->data, c, value->len);
+        kv_batch_put(batch, KV_CONTENT, keel_slice_of(&c, 1), value);
+    }
+    assert_int_equal(kv->ops->write(kv, batch), KEEL_E_DISKFULL);
+    kv_batch_free(batch);
+    struct keel_text text;
+
+    assert_int_equal(list(kv, KV_META, keel_slice_of(NULL, 0), 0, &text), 0);
+    assert_string_equal(text.data, "k=4:kept");
+    keel_text_free(&text);
+    kv->ops->close(kv);
+    help_dir_remove(dir);
+}
+
+static void values_of_the_greatest_file_size_come_back(void **state)
+{
+    char dir[128];
+    struct keel_slice value;
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    struct kv *kv = help_lmdb(dir);
+    struct kv_batch *batch = kv_batch_new();
+    struct keel_buf *big = keel_buf_new(KEEL_FILE_SIZE_MAX);
+    uint64_t file, used;
+
+    for (size_t i = 0; i < big->len; i++)
+        big->data[i] = (uint8_t)(i * 7 + i / 251);
+    kv_batch_put(batch, KV_CONTENT, keel_slice_str("big"), keel_buf_ref(big));
+    assert_int_equal(kv->ops->write(kv, batch), 0);
+    kv_batch_free(batch);
+    kv->ops->sizes(kv, &file, &used);
+    assert_true(used >= KEEL_FILE_SIZE_MAX && file >= used);
+    struct kv_read *read = kv->ops->read_begin(kv);
+
+    assert_int_equal(kv->ops->get(read, KV_CONTENT, keel_slice_str("big"), &value), 0);
+    assert_true(keel_slice_equal(value, keel_buf_slice(big)));
+    kv->ops->read_end(read);
+    keel_buf_free(big);
+    kv->ops->close(kv);
+    help_dir_remove(dir);
+}
+
+static void check_open_fails(const char *dir, int expected, const char *text)
+{
+    char why[256] = "";
+    struct kv *kv;
+
+    assert_int_equal(kv_lmdb_open(dir, 1 << 24, &kv, why, sizeof why), expected);
+    if (strstr(why, text) == NULL || strstr(why, dir) == NULL)
+        fail_msg("\"%s\" lacks \"%s\" or the directory", why, text);
+}
+
+static void opening_says_what_is_wrong_with_the_files(void **state)
+{
+    char dir[128], file[160], missing[160];
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    snprintf(missing, sizeof missing, "%s/no/such", dir);
+    check_open_fails(missing, KEEL_E_IO, "cannot create");
+    struct kv *kv = help_lmdb(dir);
+
+    for (int i = 0; i < 50; i++)
+        put_one(kv, (char[]){ (char)('a' + i % 26), (char)('a' + i), 0 }, "some value");
+    kv->ops->close(kv);
+    snprintf(file, sizeof file, "%s/data.mdb", dir);
+    assert_int_equal(truncate(file, 3 * 4096), 0);
+    check_open_fails(dir, KEEL_E_CORRUPT, "truncated");
+
+    int fd = open(file, O_WRONLY);
+
+    assert_true(fd >= 0);
+    for (off_t page = 0; page < 2; page++)
+        assert_int_equal(pwrite(fd, "garbage garbage garbage garbage", 31, page * 4096), 31);
+    close(fd);
+    check_open_fails(dir, KEEL_E_CORRUPT, "damaged");
+    help_dir_remove(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lmdb_and_mem_hold_the_same_after_any_batches),
+        cmocka_unit_test(a_reader_keeps_its_view_while_others_write),
+        cmocka_unit_test(files_are_readable_by_their_owner_only),
+        cmocka_unit_test(a_full_map_is_reported_and_the_batch_has_no_effect),
+        cmocka_unit_test(values_of_the_greatest_file_size_come_back),
+        cmocka_unit_test(opening_says_what_is_wrong_with_the_files),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
