@@ -373,9 +373,12 @@ static struct keel_buf *pack_cluster(const struct apply *a)
 struct kv_batch *apply_checkpoint(struct apply *a)
 {
     const struct keel_slice names[] = { keel_slice_str(META_CLUSTER), keel_slice_str(META_LEASES) };
-    struct keel_buf *const values[] = { pack_cluster(a), lease_table_encode(a->leases) };
+    struct keel_buf *values[] = { pack_cluster(a), lease_table_encode(a->leases) };
+    struct kv_batch *batch = mvcc_checkpoint(a->mvcc, names, values, KEEL_ARRAY_LEN(names));
 
-    return mvcc_checkpoint(a->mvcc, names, values, KEEL_ARRAY_LEN(names));
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(values); i++)
+        keel_buf_free(values[i]);
+    return batch;
 }
 
 static int load_session(struct apply *a, const Keel__SessionState *state)
