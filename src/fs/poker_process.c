@@ -328,6 +328,7 @@ static int confine(void)
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     umask(0);
     prctl(PR_SET_NAME, "keelfs-poker");
     if (chdir("/") < 0 || close_others() < 0 || drop_capabilities() < 0)
