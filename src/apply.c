@@ -1,5 +1,5 @@
-/* The replicated state machine around apply_ops.c: sessions, settings, members, dispatch, and the state's form in a
- * checkpoint. */
+/* The replicated state machine around apply_ops.c: sessions, settings, members, dispatch, and the
+ * state's form in a checkpoint. */
 #include <stdlib.h>
 
 #include "apply_internal.h"
@@ -424,8 +424,8 @@ static int load_cluster(struct apply *a, struct keel_slice bytes)
     for (size_t i = 0; i < state->n_members; i++) {
         const Keel__MemberState *m = state->members[i];
 
-        add_member(a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0,
-                                              m->incarnation });
+        add_member(
+            a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0, m->incarnation });
     }
     a->settings = (struct apply_settings){
         .known = state->settings->first != 0,

@@ -1,9 +1,11 @@
-/* The replicated state machine: mvcc, leases, sessions, settings and members, changed by log entries and by nothing
- * else. Pure and deterministic: apply reads the entry and this state, never a clock, and every replica gets the
- * same state and the same results. POSIX checks happen here (docs/semantics.md).
+/* The replicated state machine: mvcc, leases, sessions, settings and members, changed by log
+ * entries and by nothing else. Pure and deterministic: apply reads the entry and this state, never
+ * a clock, and every replica gets the same state and the same results. POSIX checks happen here
+ * (docs/semantics.md).
  *
- * Sessions (exactly-once, in order): apply accepts a session's next number; answers an applied one from the table;
- * rejects everything else of it (KEEL_E_OUTOFORDER) and of unknown sessions (KEEL_E_NOSESSION) without effect. */
+ * Sessions (exactly-once, in order): apply accepts a session's next number; answers an applied one
+ * from the table; rejects everything else of it (KEEL_E_OUTOFORDER) and of unknown sessions
+ * (KEEL_E_NOSESSION) without effect. */
 #ifndef KEEL_APPLY_H
 #define KEEL_APPLY_H
 
@@ -16,11 +18,11 @@
 struct apply;
 
 struct apply_settings {
-    bool known;         /* the first leader has proposed them */
+    bool known; /* the first leader has proposed them */
     uint64_t file_size_bytes;
     uint64_t quota_bytes;
     uint64_t txn_ops;
-    uint32_t level;     /* of the cluster */
+    uint32_t level; /* of the cluster */
 };
 
 struct apply_member {
@@ -38,21 +40,22 @@ struct apply_outcome {
     bool opened_session;      /* it opened one: result.value is its id; node and nonce tell whose */
     uint64_t node, nonce;
     bool members_changed, settings_changed;
-    uint64_t granted, revoked;/* leases */
+    uint64_t granted, revoked; /* leases */
     struct command_result result;
     const struct keel_change *changes; /* valid until the next call */
     size_t change_count;
 };
 
-/* Takes over the state of `mvcc` (borrowed): sessions, leases, settings, members as of its applied index. In a fresh store the
- * members are those given (copied); later they come from the store. KEEL_E_CORRUPT, KEEL_E_NEWER. */
+/* Takes over the state of `mvcc` (borrowed): sessions, leases, settings, members as of its applied
+ * index. In a fresh store the members are those given (copied); later they come from the store.
+ * KEEL_E_CORRUPT, KEEL_E_NEWER. */
 int apply_new(struct mvcc *mvcc, const struct apply_member *members, size_t member_count,
               struct apply **ret_apply);
 struct apply *apply_free(struct apply *a);
 
-/* Applies the next entry (index = applied + 1; asserted). KEEL_E_NEWER: it needs a semantics level that this build
- * does not know; nothing was changed: the node stops. KEEL_E_MALFORMED: lost trust. now_us only starts the clocks
- * of leases granted on a leader and decides nothing. */
+/* Applies the next entry (index = applied + 1; asserted). KEEL_E_NEWER: it needs a semantics level
+ * that this build does not know; nothing was changed: the node stops. KEEL_E_MALFORMED: lost trust.
+ * now_us only starts the clocks of leases granted on a leader and decides nothing. */
 int apply_entry(struct apply *a, const struct raft_entry *entry, uint64_t now_us,
                 struct apply_outcome *ret_outcome);
 

@@ -1,4 +1,5 @@
-/* Shared by apply.c (sessions, dispatch, state) and apply_ops.c (what each operation does); nobody else's. */
+/* Shared by apply.c (sessions, dispatch, state) and apply_ops.c (what each operation does); nobody
+ * else's. */
 #ifndef KEEL_APPLY_INTERNAL_H
 #define KEEL_APPLY_INTERNAL_H
 
@@ -6,8 +7,8 @@
 
 struct apply_session {
     uint64_t id, node, nonce;
-    uint64_t last;  /* highest number applied */
-    uint64_t acked; /* results up to here are forgotten */
+    uint64_t last;                  /* highest number applied */
+    uint64_t acked;                 /* results up to here are forgotten */
     struct command_result *results; /* of acked + 1 … last */
     size_t capacity;
 };
@@ -38,8 +39,8 @@ struct apply_op {
     struct command_result *result;
 };
 
-/* Executes a command that touches the keyspace or leases; fills in op->result apart from err, which is returned. An error
- * leaves the state as it was. */
+/* Executes a command that touches the keyspace or leases; fills in op->result apart from err, which
+ * is returned. An error leaves the state as it was. */
 int apply_create(struct apply_op *op, const Keel__Create *create);
 int apply_write(struct apply_op *op, const Keel__Write *write);
 int apply_set_attr(struct apply_op *op, const Keel__SetAttr *set);

@@ -1,5 +1,6 @@
-/* What each command does to the keyspace: POSIX checks first, all of them, then the change. Nothing here can fail
- * half-way, so there is nothing to roll back. Sessions and dispatch are in apply.c. */
+/* What each command does to the keyspace: POSIX checks first, all of them, then the change. Nothing
+ * here can fail half-way, so there is nothing to roll back. Sessions and dispatch are in apply.c.
+ */
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -30,7 +31,8 @@ static struct keel_change *add_change(struct apply_op *op, enum keel_change_kind
     return change;
 }
 
-/* The record of a live key. The keyspace is trusted once it is open: anything but success is lost trust. */
+/* The record of a live key. The keyspace is trusted once it is open: anything but success is lost
+ * trust. */
 static struct mvcc_record record_now(struct apply_op *op, const struct mvcc_key *key)
 {
     struct mvcc_record record;
@@ -404,9 +406,8 @@ int apply_copy_range(struct apply_op *op, const Keel__CopyRange *copy)
     if (err != 0)
         return err;
     struct mvcc_record from = record_now(op, source), to = record_now(op, target);
-    uint64_t have = from.content.length > copy->source_offset
-                        ? from.content.length - copy->source_offset
-                        : 0;
+    uint64_t have =
+        from.content.length > copy->source_offset ? from.content.length - copy->source_offset : 0;
     size_t len = (size_t)(have < copy->length ? have : copy->length);
 
     op->result->ino = to.ino;
@@ -453,10 +454,8 @@ static void set_record(struct apply_op *op, const Keel__SetAttr *set, struct mvc
         record->mode = without_set_id(record->mode);
     if (set->set & KEEL__ATTR__ATTR_MODE)
         record->mode = (uint16_t)(set->mode & 07777);
-    record->atime_ns =
-        attr_time(op, set, KEEL__ATTR__ATTR_ATIME, set->atime_ns, record->atime_ns);
-    record->mtime_ns =
-        attr_time(op, set, KEEL__ATTR__ATTR_MTIME, set->mtime_ns, record->mtime_ns);
+    record->atime_ns = attr_time(op, set, KEEL__ATTR__ATTR_ATIME, set->atime_ns, record->atime_ns);
+    record->mtime_ns = attr_time(op, set, KEEL__ATTR__ATTR_MTIME, set->mtime_ns, record->mtime_ns);
 }
 
 /* The content after a change of size and zeroed ranges; NULL: it stays as it is. */

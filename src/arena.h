@@ -1,5 +1,6 @@
-/* A bump allocator: everything allocated from it goes at once. Unpacking a protobuf message into an arena
- * is an order of magnitude faster than into malloc, and leaves nothing to free on an error path. */
+/* A bump allocator: everything allocated from it goes at once. Unpacking a protobuf message into an
+ * arena is an order of magnitude faster than into malloc, and leaves nothing to free on an error
+ * path. */
 #ifndef KEEL_ARENA_H
 #define KEEL_ARENA_H
 

@@ -1,7 +1,7 @@
 /* Bytes: keel_slice borrows, keel_buf is counted.
  *
- * A buf is immutable once it is shared. The count is atomic: the log and store threads drop references
- * to bufs that the loop made. */
+ * A buf is immutable once it is shared. The count is atomic: the log and store threads drop
+ * references to bufs that the loop made. */
 #ifndef KEEL_BUF_H
 #define KEEL_BUF_H
 
@@ -62,7 +62,8 @@ static inline int keel_slice_compare(struct keel_slice a, struct keel_slice b)
     return order != 0 ? order : (a.len > b.len) - (a.len < b.len);
 }
 
-/* Text that grows: for control files and messages. Starts as all zeroes; free with keel_text_free. */
+/* Text that grows: for control files and messages. Starts as all zeroes; free with keel_text_free.
+ */
 struct keel_text {
     char *data; /* NUL-terminated when not NULL */
     size_t len, capacity;

@@ -65,8 +65,8 @@ static inline uint64_t get_be64(const uint8_t *p)
     return be64toh(v);
 }
 
-/* Reads from the front of a slice. After the first read past the end `bad` is set, and every read gives
- * zeroes: check `bad` once, at the end. */
+/* Reads from the front of a slice. After the first read past the end `bad` is set, and every read
+ * gives zeroes: check `bad` once, at the end. */
 struct keel_cursor {
     struct keel_slice rest;
     bool bad;

@@ -19,8 +19,8 @@ struct command_result {
 /* Packs into a new buf. */
 struct keel_buf *command_pack(const Keel__Command *head, struct keel_slice body);
 
-/* Unpacks: the head into the arena, the body borrowed from bytes. KEEL_E_MALFORMED; checks lengths and that there
- * is an op, not its meaning. */
+/* Unpacks: the head into the arena, the body borrowed from bytes. KEEL_E_MALFORMED; checks lengths
+ * and that there is an op, not its meaning. */
 int command_unpack(struct keel_slice bytes, struct keel_arena *arena, Keel__Command **ret_head,
                    struct keel_slice *ret_body);
 

@@ -32,8 +32,7 @@ int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0) {
-        snprintf(ret_why, why_size, "cannot open the data directory %s: %s%s", dir,
-                 strerror(errno),
+        snprintf(ret_why, why_size, "cannot open the data directory %s: %s%s", dir, strerror(errno),
                  errno == ENOENT ? " (a new node is started with --bootstrap, which creates it)"
                                  : "");
         return KEEL_E_NOTFOUND;
@@ -132,14 +131,13 @@ int identity_save(int dir_fd, const struct identity *identity, char *ret_why, si
     int len = snprintf(text, sizeof text,
                        "keelfs identity %d\ncluster_id=%016" PRIx64 "\nid=%016" PRIx64
                        "\nincarnation=%016" PRIx64 "\nname=%s\ntoken=%s\n",
-                       IDENTITY_VERSION, identity->cluster_id, identity->id,
-                       identity->incarnation, identity->name, identity->token);
+                       IDENTITY_VERSION, identity->cluster_id, identity->id, identity->incarnation,
+                       identity->name, identity->token);
 
     len += snprintf(text + len, sizeof text - (size_t)len, "checksum=%016" PRIx64 "\n",
                     text_checksum(text, (size_t)len));
     if (write_synced(dir_fd, IDENTITY_FILE ".new", text, (size_t)len) != 0 ||
-        renameat(dir_fd, IDENTITY_FILE ".new", dir_fd, IDENTITY_FILE) != 0 ||
-        fsync(dir_fd) != 0) {
+        renameat(dir_fd, IDENTITY_FILE ".new", dir_fd, IDENTITY_FILE) != 0 || fsync(dir_fd) != 0) {
         snprintf(ret_why, why_size, "cannot write the identity file: %s", strerror(errno));
         return errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;
     }

@@ -13,8 +13,8 @@ struct identity {
     char name[64], token[64];
 };
 
-/* Opens (with `create`: makes) the directory and takes its lock; ret_fd holds it for as long as it is open. KEEL_E_BUSY: another process has
- * it. Errors are explained in ret_why. */
+/* Opens (with `create`: makes) the directory and takes its lock; ret_fd holds it for as long as it
+ * is open. KEEL_E_BUSY: another process has it. Errors are explained in ret_why. */
 int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size_t why_size);
 
 /* KEEL_E_NOTFOUND: there is no identity yet. KEEL_E_CORRUPT, KEEL_E_NEWER. */
@@ -26,8 +26,9 @@ int identity_save(int dir_fd, const struct identity *identity, char *ret_why, si
 uint64_t identity_cluster_id(const char *token, const char *initial_cluster);
 uint64_t identity_node_id(const char *token, const char *name);
 
-/* The mount point as an absolute path without symbolic links, after a dead mount of this node (source) on it has been cleared. KEEL_E_NOTFOUND,
- * KEEL_E_NOTDIR, KEEL_E_BUSY (something else that is keelfs is mounted there). */
+/* The mount point as an absolute path without symbolic links, after a dead mount of this node
+ * (source) on it has been cleared. KEEL_E_NOTFOUND, KEEL_E_NOTDIR, KEEL_E_BUSY (something else that
+ * is keelfs is mounted there). */
 int mount_point_prepare(const char *path, const char *source, char ret_path[KEEL_PATH_MAX + 1],
                         char *ret_why, size_t why_size);
 

@@ -1,7 +1,8 @@
-/* The world, as a replica sees it. Two implement it: the node (src/node.c) and the simulator (tests/sim/).
+/* The world, as a replica sees it. Two implement it: the node (src/node.c) and the simulator
+ * (tests/sim/).
  *
- * Everything asynchronous comes back as a call of replica.h: log_append -> replica_on_persisted (in order),
- * log_read -> replica_on_log_read, checkpoint -> replica_on_checkpointed. */
+ * Everything asynchronous comes back as a call of replica.h: log_append -> replica_on_persisted (in
+ * order), log_read -> replica_on_log_read, checkpoint -> replica_on_checkpointed. */
 #ifndef KEEL_ENV_H
 #define KEEL_ENV_H
 
@@ -13,7 +14,8 @@
 struct keel_env;
 
 struct keel_env_ops {
-    /* Microseconds that never go back, also counting suspension (CLOCK_BOOTTIME); read afresh at each call. */
+    /* Microseconds that never go back, also counting suspension (CLOCK_BOOTTIME); read afresh at
+     * each call. */
     uint64_t (*now_us)(struct keel_env *env);
     /* CLOCK_REALTIME. */
     int64_t (*wall_ns)(struct keel_env *env);
@@ -24,11 +26,14 @@ struct keel_env_ops {
     void (*log_read)(struct keel_env *env, uint64_t peer, uint64_t first, size_t max_bytes);
     /* Writes a batch into the store. A failure ends the node. */
     void (*checkpoint)(struct keel_env *env, struct kv_batch *batch_take);
-    /* A change has been applied. Changes of one entry come in their order; state already shows all of the entry. */
+    /* A change has been applied. Changes of one entry come in their order; state already shows all
+     * of the entry. */
     void (*changed)(struct keel_env *env, const struct keel_change *change);
-    /* A lease that this node keeps alive has been lost (locally, or by apply): its descriptors fail from now on. */
+    /* A lease that this node keeps alive has been lost (locally, or by apply): its descriptors fail
+     * from now on. */
     void (*lease_lost)(struct keel_env *env, uint64_t lease);
-    /* A member's incarnation has been recorded, or there is some other change of the member table. */
+    /* A member's incarnation has been recorded, or there is some other change of the member table.
+     */
     void (*members_changed)(struct keel_env *env);
     /* One line for the log (leadership, sessions): the replica itself writes none. */
     void (*note)(struct keel_env *env, const char *line);

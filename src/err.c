@@ -6,8 +6,8 @@ const char *keel_strerror(int err)
     switch (err) {
     case KEEL_OK:
         return "success";
-#define X(name, value, errno_value, text)                                                          \
-    case KEEL_E_##name:                                                                            \
+#define X(name, value, errno_value, text) \
+    case KEEL_E_##name:                   \
         return text;
         KEEL_ERRORS(X)
 #undef X
@@ -21,8 +21,8 @@ int keel_errno(int err)
     switch (err) {
     case KEEL_OK:
         return 0;
-#define X(name, value, errno_value, text)                                                          \
-    case KEEL_E_##name:                                                                            \
+#define X(name, value, errno_value, text) \
+    case KEEL_E_##name:                   \
         return errno_value;
         KEEL_ERRORS(X)
 #undef X

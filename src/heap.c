@@ -1,4 +1,5 @@
-/* Sift up, sift down: CLRS chapter 6, with slots kept in the items so that any of them can be removed. */
+/* Sift up, sift down: CLRS chapter 6, with slots kept in the items so that any of them can be
+ * removed. */
 #include <stdlib.h>
 
 #include "check.h"

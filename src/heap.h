@@ -1,5 +1,6 @@
-/* An intrusive binary min-heap by a 64-bit key: deadlines, expiries, simulated events. The item embeds a
- * keel_heap_node; the heap owns only its array. Equal keys come out in the order of `tie` (lower first). */
+/* An intrusive binary min-heap by a 64-bit key: deadlines, expiries, simulated events. The item
+ * embeds a keel_heap_node; the heap owns only its array. Equal keys come out in the order of `tie`
+ * (lower first). */
 #ifndef KEEL_HEAP_H
 #define KEEL_HEAP_H
 
@@ -19,7 +20,8 @@ struct keel_heap { /* all zeroes is an empty heap */
 };
 
 void keel_heap_free(struct keel_heap *heap);
-void keel_heap_push(struct keel_heap *heap, struct keel_heap_node *node, uint64_t key, uint64_t tie);
+void keel_heap_push(struct keel_heap *heap, struct keel_heap_node *node, uint64_t key,
+                    uint64_t tie);
 void keel_heap_remove(struct keel_heap *heap, struct keel_heap_node *node);
 
 /* The smallest, or NULL. */

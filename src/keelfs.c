@@ -1,4 +1,5 @@
-/* main: options from the command line and a configuration file, then the node, or the poker process. */
+/* main: options from the command line and a configuration file, then the node, or the poker
+ * process. */
 #include <errno.h>
 #include <getopt.h>
 #include <ini.h>

@@ -1,4 +1,5 @@
-/* An intrusive doubly linked list with a sentinel: the head is a link that points to itself when empty. */
+/* An intrusive doubly linked list with a sentinel: the head is a link that points to itself when
+ * empty. */
 #ifndef KEEL_LIST_H
 #define KEEL_LIST_H
 

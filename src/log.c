@@ -28,8 +28,8 @@ void keel_log(enum keel_log_level level, const char *fmt, ...)
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &tm);
     size_t used = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
-    int head = snprintf(line + used, sizeof line - used, ".%03ldZ %s %s: ",
-                        now.tv_nsec / 1000000, names[level], log_name);
+    int head = snprintf(line + used, sizeof line - used, ".%03ldZ %s %s: ", now.tv_nsec / 1000000,
+                        names[level], log_name);
 
     used += (size_t)head;
     va_start(args, fmt);

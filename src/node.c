@@ -16,8 +16,8 @@
 #include "node_internal.h"
 
 enum {
-    TRANSFER_MS = 1000,    /* at most, for handing leadership over before a stop */
-    PAUSED_US = 3333333,   /* a third of a session's ttl: longer without a turn is a pause */
+    TRANSFER_MS = 1000,  /* at most, for handing leadership over before a stop */
+    PAUSED_US = 3333333, /* a third of a session's ttl: longer without a turn is a pause */
     STOP_POLL_MS = 10,
 };
 
@@ -201,8 +201,7 @@ static int prepare_mount(struct node *node)
 
     snprintf(node->source, sizeof node->source, "keelfs:%s/%s", node->identity.token,
              node->identity.name);
-    int err =
-        mount_point_prepare(o->mount_point, node->source, node->mount_point, why, sizeof why);
+    int err = mount_point_prepare(o->mount_point, node->source, node->mount_point, why, sizeof why);
 
     if (err == 0)
         err = data_dir_check_place(o->data_dir, node->mount_point, why, sizeof why);
@@ -328,8 +327,7 @@ static int open_peers(struct node *node)
     };
     struct peer_events events = node_peer_events;
     const struct apply_member *members = apply_members(node->apply, &options.member_count);
-    const struct apply_member *self =
-        find_member(members, options.member_count, node->identity.id);
+    const struct apply_member *self = find_member(members, options.member_count, node->identity.id);
     char why[512];
 
     if (options.listen == NULL)
@@ -430,7 +428,8 @@ static void on_prepare(uv_prepare_t *prepare)
     uint64_t now = node_now_us();
 
     if (node->last_turn_us != 0 && now - node->last_turn_us > PAUSED_US) {
-        log_warning("the process did not run for %" PRIu64 " ms", (now - node->last_turn_us) / 1000);
+        log_warning("the process did not run for %" PRIu64 " ms",
+                    (now - node->last_turn_us) / 1000);
         replica_on_paused(node->replica);
     }
     node->last_turn_us = now;

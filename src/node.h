@@ -1,4 +1,5 @@
-/* The composition root: one keelfs process. Knows every module; nobody includes this but keelfs.c. */
+/* The composition root: one keelfs process. Knows every module; nobody includes this but keelfs.c.
+ */
 #ifndef KEEL_NODE_H
 #define KEEL_NODE_H
 
@@ -15,7 +16,8 @@ struct node_options {
     uint64_t quota_bytes, file_size_bytes;
 };
 
-/* Runs until a signal asks it to stop. The exit code: 0 clean stop, 1 operating error (logged, with what to do), 2 wrong usage. */
+/* Runs until a signal asks it to stop. The exit code: 0 clean stop, 1 operating error (logged, with
+ * what to do), 2 wrong usage. */
 int node_run(const struct node_options *options);
 
 #endif

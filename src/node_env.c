@@ -1,4 +1,5 @@
-/* The world of a replica on a real machine: clocks, the log thread, the store thread, peers, the mount. */
+/* The world of a replica on a real machine: clocks, the log thread, the store thread, peers, the
+ * mount. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,4 +1,5 @@
-/* Shared by node.c (start, stop, loop) and node_env.c (the replica's world: threads and sockets). */
+/* Shared by node.c (start, stop, loop) and node_env.c (the replica's world: threads and sockets).
+ */
 #ifndef KEEL_NODE_INTERNAL_H
 #define KEEL_NODE_INTERNAL_H
 
@@ -38,7 +39,7 @@ struct node {
     struct identity identity;
     char mount_point[KEEL_PATH_MAX + 1];
     char source[256];
-    char *wal_dir; /* NULL: below the data directory */
+    char *wal_dir;                                 /* NULL: below the data directory */
     struct apply_member members[KEEL_MEMBERS_MAX]; /* of --initial-cluster, at bootstrap */
     size_t member_count;
     char *member_text; /* what their strings point into */

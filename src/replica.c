@@ -1,5 +1,5 @@
-/* The replica's inputs, its pump (raft's ready, applying, answering), checkpoints and status. Requests and
- * leases are in replica_requests.c and replica_leases.c. */
+/* The replica's inputs, its pump (raft's ready, applying, answering), checkpoints and status.
+ * Requests and leases are in replica_requests.c and replica_leases.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,11 @@
-/* A replica: raft, apply, leases and waiting requests behind one interface. Pure and single-threaded; the world is a
- * struct keel_env. The mount (src/fs) uses the "requests" part, the environment the "input" part.
+/* A replica: raft, apply, leases and waiting requests behind one interface. Pure and
+ * single-threaded; the world is a struct keel_env. The mount (src/fs) uses the "requests" part, the
+ * environment the "input" part.
  *
- * Life of a proposal: numbered in this node's session -> raft_propose here, or forwarded to the leader -> in the log ->
- * applied here -> its call is done, exactly once. It is sent again after each change of leader or connection while its
- * caller waits; a caller that gave up leaves a no-op under the same number behind. */
+ * Life of a proposal: numbered in this node's session -> raft_propose here, or forwarded to the
+ * leader -> in the log -> applied here -> its call is done, exactly once. It is sent again after
+ * each change of leader or connection while its caller waits; a caller that gave up leaves a no-op
+ * under the same number behind. */
 #ifndef KEEL_REPLICA_H
 #define KEEL_REPLICA_H
 
@@ -16,14 +18,15 @@
 struct replica;
 
 struct replica_options {
-    struct raft_options raft;      /* id, recovered log and timing; config is taken from the members */
+    struct raft_options raft; /* id, recovered log and timing; config is taken from the members */
     uint64_t incarnation;
-    uint64_t nonce;                /* random at each start of the process */
-    uint64_t request_timeout_us;   /* 5,000,000 */
-    bool lease_reads;              /* false: every barrier asks a quorum */
-    /* First values of the replicated settings: proposed by the first leader of a new cluster. 0: the default. */
+    uint64_t nonce;              /* random at each start of the process */
+    uint64_t request_timeout_us; /* 5,000,000 */
+    bool lease_reads;            /* false: every barrier asks a quorum */
+    /* First values of the replicated settings: proposed by the first leader of a new cluster. 0:
+     * the default. */
     uint64_t first_file_size_bytes, first_quota_bytes;
-    uint64_t pending_limit_bytes;  /* 0: KEEL_PENDING_BYTES */
+    uint64_t pending_limit_bytes; /* 0: KEEL_PENDING_BYTES */
 };
 
 /* env, apply: borrowed. */
@@ -45,10 +48,12 @@ void replica_on_checkpointed(struct replica *r);
 /* At replica_deadline() or later. */
 void replica_tick(struct replica *r);
 uint64_t replica_deadline(const struct replica *r);
-/* Does everything that the inputs and requests since the last call have made due: sends, appends, applies, answers. At
- * the end of every loop turn. Requests that `done` callbacks make in it are included. */
+/* Does everything that the inputs and requests since the last call have made due: sends, appends,
+ * applies, answers. At the end of every loop turn. Requests that `done` callbacks make in it are
+ * included. */
 void replica_pump(struct replica *r);
-/* The process did not run for so long (SIGSTOP, a paused machine): leases kept and the leader lease are doubtful until confirmed. */
+/* The process did not run for so long (SIGSTOP, a paused machine): leases kept and the leader lease
+ * are doubtful until confirmed. */
 void replica_on_paused(struct replica *r);
 
 /* Before a clean stop: hands leadership over. True: under way; poll replica_is_leader. */
@@ -56,7 +61,8 @@ bool replica_transfer(struct replica *r);
 
 /* ---- requests, from the mount ---- */
 
-/* Embedded in the caller's request. `done` is called exactly once from replica_pump unless replica_cancel said that it won't be. */
+/* Embedded in the caller's request. `done` is called exactly once from replica_pump unless
+ * replica_cancel said that it won't be. */
 struct replica_call {
     void (*done)(struct replica_call *call, int err, const struct command_result *result);
     /* private: */
@@ -64,25 +70,29 @@ struct replica_call {
     struct keel_link link;     /* in the list that it waits in */
     struct proposal *proposal; /* NULL: not a proposal */
     uint64_t started_us;
-    bool barrier;              /* counted as one */
-    int failed;                /* the error to tell at the next pump; 0: none */
+    bool barrier; /* counted as one */
+    int failed;   /* the error to tell at the next pump; 0: none */
 };
 
-/* Proposes a command of this node's session. The head's session, number, acked, level and time are filled in here; head and body are
- * packed before it returns. Errors come through done: KEEL_E_TIMEDOUT, KEEL_E_AGAIN (4096 waiting), and apply's.
- * result is NULL unless the command was applied (err is then result->err). */
+/* Proposes a command of this node's session. The head's session, number, acked, level and time are
+ * filled in here; head and body are packed before it returns. Errors come through done:
+ * KEEL_E_TIMEDOUT, KEEL_E_AGAIN (4096 waiting), and apply's. result is NULL unless the command was
+ * applied (err is then result->err). */
 void replica_propose(struct replica *r, struct replica_call *call, Keel__Command *head,
                      struct keel_slice body);
 
-/* Waits until a read of the local state is linearizable. 1: it is now, done will not be called. 0: done will be called.
- * KEEL_E_TIMEDOUT: no leader for longer than the request timeout; not called either. */
+/* Waits until a read of the local state is linearizable. 1: it is now, done will not be called. 0:
+ * done will be called. KEEL_E_TIMEDOUT: no leader for longer than the request timeout; not called
+ * either. */
 int replica_barrier(struct replica *r, struct replica_call *call);
 
-/* The caller no longer waits. True: done will not be called, and the change will never take place. False: it is in the log (or
- * may be): with `force` done will not be called all the same, without it, it still will. */
+/* The caller no longer waits. True: done will not be called, and the change will never take place.
+ * False: it is in the log (or may be): with `force` done will not be called all the same, without
+ * it, it still will. */
 bool replica_cancel(struct replica *r, struct replica_call *call, bool force);
 
-/* Inode numbers out of this node's range. 0: none yet (no session so far): the caller waits with replica_when_ready. */
+/* Inode numbers out of this node's range. 0: none yet (no session so far): the caller waits with
+ * replica_when_ready. */
 uint64_t replica_new_ino(struct replica *r);
 /* done(0) once this node has a session and inode numbers; otherwise as replica_barrier. */
 int replica_when_ready(struct replica *r, struct replica_call *call);
@@ -90,15 +100,17 @@ int replica_when_ready(struct replica *r, struct replica_call *call);
 /* Has there been no leader for longer than the request timeout? (Opening for write fails then.) */
 bool replica_quorum_lost(const struct replica *r);
 
-/* Keeps a lease alive from here (counted: one release for each keep). env.lease_lost tells of its end. The lease must have been granted or renewed by a
- * command that was proposed at sent_us of this node's clock. */
+/* Keeps a lease alive from here (counted: one release for each keep). env.lease_lost tells of its
+ * end. The lease must have been granted or renewed by a command that was proposed at sent_us of
+ * this node's clock. */
 void replica_lease_keep(struct replica *r, uint64_t lease, uint64_t sent_us);
 void replica_lease_release(struct replica *r, uint64_t lease);
 /* One renewal now (touch). */
 void replica_lease_renew(struct replica *r, uint64_t lease);
 /* Whether this node regards a lease that it keeps as lost. */
 bool replica_lease_is_lost(const struct replica *r, uint64_t lease);
-/* Milliseconds left as far as this node can tell (leader: exact; others: from its own renewals, else the replicated remaining time). KEEL_E_NOTFOUND. */
+/* Milliseconds left as far as this node can tell (leader: exact; others: from its own renewals,
+ * else the replicated remaining time). KEEL_E_NOTFOUND. */
 int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms);
 
 uint64_t replica_now_us(const struct replica *r);
@@ -112,10 +124,10 @@ bool replica_is_leader(const struct replica *r);
 struct replica_status {
     uint64_t id, leader, term, commit_index, applied_index, last_index, persisted_index;
     enum raft_role role;
-    bool quorum;              /* known to be there */
-    uint64_t quorum_lost_us;  /* on the clock of replica_now_us; 0 while there is one */
-    bool stale;               /* no leader heard since the start */
-    uint64_t session;         /* 0: none yet */
+    bool quorum;                /* known to be there */
+    uint64_t quorum_lost_us;    /* on the clock of replica_now_us; 0 while there is one */
+    bool stale;                 /* no leader heard since the start */
+    uint64_t session;           /* 0: none yet */
     size_t proposals, barriers; /* waiting */
     struct raft_peer_status peers[KEEL_MEMBERS_MAX];
     size_t peer_count;

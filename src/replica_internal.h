@@ -2,7 +2,8 @@
  *
  *   replica.c           input, the pump, applying, checkpoints, status
  *   replica_requests.c  this node's session: proposals in order, exactly once; barriers
- *   replica_leases.c    keeping leases alive, and what a leader owes the cluster (expiry, settings, contacts)
+ *   replica_leases.c    keeping leases alive, and what a leader owes the cluster (expiry, settings,
+ * contacts)
  */
 #ifndef KEEL_REPLICA_INTERNAL_H
 #define KEEL_REPLICA_INTERNAL_H
@@ -10,13 +11,14 @@
 #include "replica.h"
 
 enum {
-    RESEND_US = 500000,  /* without progress a follower sends its commands again */
-    ROUND_US = 200000,   /* without an answer a read round is asked again */
-    ROUNDS_MAX = 4,      /* read rounds under way */
-    DUTY_US = 500000,    /* between two attempts of a leader's (or a session's) standing duty */
+    RESEND_US = 500000, /* without progress a follower sends its commands again */
+    ROUND_US = 200000,  /* without an answer a read round is asked again */
+    ROUNDS_MAX = 4,     /* read rounds under way */
+    DUTY_US = 500000,   /* between two attempts of a leader's (or a session's) standing duty */
 };
 
-/* A command of this node, until it has been applied here. In r->proposals in the order of its numbers. */
+/* A command of this node, until it has been applied here. In r->proposals in the order of its
+ * numbers. */
 struct proposal {
     struct keel_link link;
     uint64_t number;           /* 0: made before there was a session */
@@ -60,7 +62,7 @@ struct replica {
     struct keel_link proposals;
     struct keel_link *next_to_send; /* in proposals; the head: all are sent */
     size_t proposal_count, barrier_count;
-    uint64_t progress_us;      /* last time that a proposal was applied, or sent after none */
+    uint64_t progress_us; /* last time that a proposal was applied, or sent after none */
     uint64_t ino_next, ino_end, spare_next, spare_end;
     bool reserving;
     struct replica_call reserve_call;
@@ -71,7 +73,7 @@ struct replica {
 
     struct keel_link keepers;
     uint64_t member_incarnation[KEEL_MEMBERS_MAX]; /* as heard; by slot of apply_members */
-    uint64_t duty_us; /* last attempt of the leader's duties */
+    uint64_t duty_us;                              /* last attempt of the leader's duties */
 
     uint64_t seen_leader, seen_term; /* as of the last pump */
     bool heard_leader;               /* ever */
@@ -107,8 +109,9 @@ struct replica_call *requests_take(struct replica *r, uint64_t now,
                                    const struct apply_outcome *outcome);
 bool requests_expects(const struct replica *r, const struct apply_outcome *outcome);
 void requests_session_opened(struct replica *r, uint64_t now, uint64_t session, uint64_t first_ino);
-/* Another process of this node has opened one, or a late request of an earlier one was applied. What waits has not been
- * applied, and never will be in that session: it is numbered again in the next. */
+/* Another process of this node has opened one, or a late request of an earlier one was applied.
+ * What waits has not been applied, and never will be in that session: it is numbered again in the
+ * next. */
 void requests_session_ended(struct replica *r);
 /* Proposes here or forwards: a command without a session. */
 int requests_send_bare(struct replica *r, uint64_t now, Keel__Command *head);

@@ -1,13 +1,14 @@
-/* Leases in motion: what this node keeps alive, and what a leader does for everybody: renewals, expiry,
- * checkpoints of remaining time, and the standing duties of a new cluster (settings, first contacts). */
+/* Leases in motion: what this node keeps alive, and what a leader does for everybody: renewals,
+ * expiry, checkpoints of remaining time, and the standing duties of a new cluster (settings, first
+ * contacts). */
 #include <stdlib.h>
 
 #include "check.h"
 #include "err.h"
 #include "replica_internal.h"
 
-/* A renewal is a read of the leader's own position: it counts only once a quorum (or the leader lease) has confirmed
- * that no other leader can have given the lease away. */
+/* A renewal is a read of the leader's own position: it counts only once a quorum (or the leader
+ * lease) has confirmed that no other leader can have given the lease away. */
 struct renewal {
     struct replica_call call;
     struct replica *r;
@@ -40,8 +41,8 @@ static uint64_t lost_at(const struct lease_keeper *keeper)
 static uint64_t renew_at(const struct lease_keeper *keeper)
 {
     uint64_t fresh = keeper->confirmed_us + keeper->ttl_us / 3;
-    uint64_t again = keeper->asked_us + (keeper->ttl_us / 12 < 200000 ? keeper->ttl_us / 12
-                                                                        : 200000);
+    uint64_t again =
+        keeper->asked_us + (keeper->ttl_us / 12 < 200000 ? keeper->ttl_us / 12 : 200000);
 
     return fresh > again ? fresh : again;
 }
@@ -109,7 +110,8 @@ static void confirm(struct replica *r, uint64_t lease, uint64_t sent_us)
 
 /* ---- the leader's side ---- */
 
-static void propose_checkpoint(struct replica *r, uint64_t now, uint64_t lease, uint64_t remaining_ms)
+static void propose_checkpoint(struct replica *r, uint64_t now, uint64_t lease,
+                               uint64_t remaining_ms)
 {
     Keel__Command head = KEEL__COMMAND__INIT;
     Keel__LeaseCheckpoint checkpoint = KEEL__LEASE_CHECKPOINT__INIT;
@@ -309,8 +311,8 @@ static bool duties_left(const struct replica *r)
     return false;
 }
 
-/* A leader acts on the state only once an entry of its own term has been applied: then it has all of the state, and the
- * time that it had to wait out for the old leader's lease is over. */
+/* A leader acts on the state only once an entry of its own term has been applied: then it has all
+ * of the state, and the time that it had to wait out for the old leader's lease is over. */
 static bool leads_for_sure(const struct replica *r)
 {
     return replica_is_leader(r) && mvcc_applied_term(r->mvcc) == raft_term(r->raft);

@@ -1,4 +1,5 @@
-/* This node's requests: numbered proposals that are applied exactly once and in order, and read barriers. */
+/* This node's requests: numbered proposals that are applied exactly once and in order, and read
+ * barriers. */
 #include <stdlib.h>
 
 #include "check.h"
@@ -133,8 +134,8 @@ void replica_propose(struct replica *r, struct replica_call *call, Keel__Command
     proposal_queue(r, p, now);
 }
 
-/* The caller is gone: what may be in a log goes on as a no-op under its own number, so that those behind it are not
- * held up; whichever of the two stands first in the log counts. */
+/* The caller is gone: what may be in a log goes on as a no-op under its own number, so that those
+ * behind it are not held up; whichever of the two stands first in the log counts. */
 static void proposal_abandon(struct replica *r, struct proposal *p)
 {
     p->call->proposal = NULL;
@@ -151,8 +152,8 @@ static void proposal_abandon(struct replica *r, struct proposal *p)
     r->next_to_send = &p->link;
 }
 
-/* A session has opened: new numbers for everything that waits, in the old order. What nobody waits for is dropped: it was to
- * fill a place in a session that is over. */
+/* A session has opened: new numbers for everything that waits, in the old order. What nobody waits
+ * for is dropped: it was to fill a place in a session that is over. */
 static void renumber_proposals(struct replica *r)
 {
     for (struct keel_link *l = r->proposals.next, *next; l != &r->proposals; l = next) {

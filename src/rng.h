@@ -1,5 +1,5 @@
-/* A seeded generator (xoshiro256**, Blackman & Vigna 2018; seeded by splitmix64): one instance a concern,
- * so that a change in one place does not reshuffle another. Not for secrets. */
+/* A seeded generator (xoshiro256**, Blackman & Vigna 2018; seeded by splitmix64): one instance a
+ * concern, so that a change in one place does not reshuffle another. Not for secrets. */
 #ifndef KEEL_RNG_H
 #define KEEL_RNG_H
 

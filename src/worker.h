@@ -1,5 +1,5 @@
-/* One thread with a queue: items go in from the loop, the thread runs all that are waiting at once (group
- * commit), and each comes back to the loop, in order. Nothing else is shared. */
+/* One thread with a queue: items go in from the loop, the thread runs all that are waiting at once
+ * (group commit), and each comes back to the loop, in order. Nothing else is shared. */
 #ifndef KEEL_WORKER_H
 #define KEEL_WORKER_H
 
@@ -13,7 +13,8 @@ struct work {
 struct worker_ops {
     /* On the thread: runs a list of items, in order. */
     void (*run)(void *arg, struct work *list);
-    /* On the thread, when nothing has come in for idle_ms: true when there is more idle work. May be NULL. */
+    /* On the thread, when nothing has come in for idle_ms: true when there is more idle work. May
+     * be NULL. */
     bool (*idle)(void *arg);
     /* On the loop: an item has been run; it belongs to the loop again. */
     void (*done)(void *arg, struct work *item);
@@ -37,7 +38,8 @@ void worker_start(struct worker *w, uv_loop_t *loop, const struct worker_ops *op
                   uint64_t idle_ms);
 void worker_submit(struct worker *w, struct work *item);
 
-/* Runs what is still queued, ends the thread and closes the async handle; `done` is called for what came back. */
+/* Runs what is still queued, ends the thread and closes the async handle; `done` is called for what
+ * came back. */
 void worker_stop(struct worker *w);
 
 #endif

@@ -1,5 +1,5 @@
-/* Quorum arithmetic over a configuration, joint or not (thesis 4.3: a majority of both). Pure functions,
- * tested against brute force. */
+/* Quorum arithmetic over a configuration, joint or not (thesis 4.3: a majority of both). Pure
+ * functions, tested against brute force. */
 #ifndef RAFT_QUORUM_H
 #define RAFT_QUORUM_H
 
@@ -7,8 +7,8 @@
 
 /* Whether the nodes for which `has(arg, id)` is true contain a majority of each voter set. An empty
  * current voter set has no quorum. */
-bool raft_quorum_reached(const struct raft_config *config, bool (*has)(const void *arg, uint64_t id),
-                         const void *arg);
+bool raft_quorum_reached(const struct raft_config *config,
+                         bool (*has)(const void *arg, uint64_t id), const void *arg);
 
 /* The largest value v such that voters with value(arg, id) >= v form a quorum. */
 uint64_t raft_quorum_value(const struct raft_config *config,

@@ -48,10 +48,14 @@ struct raft_entry *raft_entries_copy(const struct raft_entry *entries, size_t co
 const char *raft_message_name(enum raft_message_type type)
 {
     static const char *const names[RAFT_MESSAGE_TYPES] = {
-        [RAFT_VOTE_REQUEST] = "vote-request",     [RAFT_VOTE_REPLY] = "vote-reply",
-        [RAFT_APPEND] = "append",                 [RAFT_APPEND_REPLY] = "append-reply",
-        [RAFT_HEARTBEAT] = "heartbeat",           [RAFT_HEARTBEAT_REPLY] = "heartbeat-reply",
-        [RAFT_READ_REQUEST] = "read-request",     [RAFT_READ_REPLY] = "read-reply",
+        [RAFT_VOTE_REQUEST] = "vote-request",
+        [RAFT_VOTE_REPLY] = "vote-reply",
+        [RAFT_APPEND] = "append",
+        [RAFT_APPEND_REPLY] = "append-reply",
+        [RAFT_HEARTBEAT] = "heartbeat",
+        [RAFT_HEARTBEAT_REPLY] = "heartbeat-reply",
+        [RAFT_READ_REQUEST] = "read-request",
+        [RAFT_READ_REPLY] = "read-reply",
         [RAFT_TIMEOUT_NOW] = "timeout-now",
     };
 

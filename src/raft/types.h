@@ -1,5 +1,5 @@
-/* Raft's plain values: entries, hard state, configuration and messages. The wire form of a message is
- * src/peer/message.h's business, the disk form of an entry src/wal's. */
+/* Raft's plain values: entries, hard state, configuration and messages. The wire form of a message
+ * is src/peer/message.h's business, the disk form of an entry src/wal's. */
 #ifndef RAFT_TYPES_H
 #define RAFT_TYPES_H
 
@@ -37,8 +37,8 @@ struct raft_hard_state {
     uint64_t commit;
 };
 
-/* What one persist request covers. `seq` numbers the requests of this process from 1; term and index name
- * the last entry in it (0, 0: it has none). */
+/* What one persist request covers. `seq` numbers the requests of this process from 1; term and
+ * index name the last entry in it (0, 0: it has none). */
 struct raft_mark {
     uint64_t seq;
     uint64_t term;
@@ -77,8 +77,8 @@ struct raft_message {
     uint64_t term; /* of the sender; of a pre-vote request: the term it would campaign in */
     union {
         struct {
-            bool pre;          /* pre-vote (thesis 9.6) */
-            bool transfer;     /* asked for by the leader itself: check-quorum does not refuse it */
+            bool pre;      /* pre-vote (thesis 9.6) */
+            bool transfer; /* asked for by the leader itself: check-quorum does not refuse it */
             uint64_t last_index, last_term;
         } vote_request;
         struct {
@@ -87,32 +87,32 @@ struct raft_message {
         } vote_reply;
         struct {
             uint64_t prev_index, prev_term, commit;
-            uint64_t sent_us;    /* leader's clock at sending; the reply echoes it. 0: it only tells
-                                    the commit index, and is answered only if it does not match */
+            uint64_t sent_us; /* leader's clock at sending; the reply echoes it. 0: it only tells
+                                 the commit index, and is answered only if it does not match */
             struct raft_entry *entries; /* owned array; indexes prev_index + 1 … */
             size_t count;
         } append;
         struct {
             bool rejected;
-            uint64_t index;      /* accepted: the last index that matches and is persisted;
-                                    rejected: the prev_index that did not match */
+            uint64_t index; /* accepted: the last index that matches and is persisted;
+                               rejected: the prev_index that did not match */
             uint64_t hint_index, hint_term; /* rejected: where to try next (etcd's hint) */
             uint64_t sent_us;
         } append_reply;
         struct {
-            uint64_t commit;     /* never above what the follower is known to hold */
-            uint64_t round;      /* latest read round that this heartbeat confirms */
+            uint64_t commit; /* never above what the follower is known to hold */
+            uint64_t round;  /* latest read round that this heartbeat confirms */
             uint64_t sent_us;
         } heartbeat;
         struct {
             uint64_t round, sent_us;
         } heartbeat_reply;
         struct {
-            uint64_t context;    /* chosen by the asker, echoed */
+            uint64_t context; /* chosen by the asker, echoed */
         } read_request;
         struct {
             uint64_t context;
-            bool refused;        /* not the leader (any more): ask again */
+            bool refused; /* not the leader (any more): ask again */
             uint64_t index;
         } read_reply;
     } u;

@@ -70,8 +70,8 @@ void check_append(struct sim_node *node, const struct wal_batch *batch)
     uint64_t first = batch->entries[0].index, last = batch->entries[batch->count - 1].index;
 
     if (first <= node->checked_commit)
-        check_fail(sim, "n%u cuts its log at %" PRIu64 ", but %" PRIu64 " is committed",
-                   node->slot, first, node->checked_commit);
+        check_fail(sim, "n%u cuts its log at %" PRIu64 ", but %" PRIu64 " is committed", node->slot,
+                   first, node->checked_commit);
     if (first > node->log_last + 1)
         check_fail(sim, "n%u leaves a gap in its log at %" PRIu64, node->slot, first);
     node->log = reserve(node->log, &node->log_capacity, last, sizeof *node->log);
@@ -85,7 +85,8 @@ void check_append(struct sim_node *node, const struct wal_batch *batch)
         node->persisted_last = first - 1;
 }
 
-/* After a restart: everything that it was told is durable must be there, and nothing else than was handed over. */
+/* After a restart: everything that it was told is durable must be there, and nothing else than was
+ * handed over. */
 void check_recovered(struct sim_node *node, const struct wal_recovery *recovery)
 {
     struct sim *sim = node->sim;
@@ -203,9 +204,9 @@ static void check_once(struct sim *sim, const struct sim_change *change, uint64_
 
         if ((old->kind == CHANGE_CREATE || old->kind == CHANGE_CONTENT) && old->hash != 0 &&
             old->size == value)
-            check_fail(sim, "value %" PRIu64 " was written at revision %" PRIu64
-                            " and again at %" PRIu64,
-                       value, r, revision);
+            check_fail(
+                sim, "value %" PRIu64 " was written at revision %" PRIu64 " and again at %" PRIu64,
+                value, r, revision);
     }
 }
 
@@ -223,8 +224,8 @@ void check_changed(struct sim_node *node, const struct keel_change *change)
         check_fail(sim, "n%u sees revision %" PRIu64 " after %" PRIu64, node->slot,
                    change->revision, node->seen_revision);
     node->seen_revision = change->revision;
-    sim->changes = reserve(sim->changes, &sim->change_capacity, change->revision,
-                           sizeof *sim->changes);
+    sim->changes =
+        reserve(sim->changes, &sim->change_capacity, change->revision, sizeof *sim->changes);
     struct sim_change *known = &sim->changes[change->revision];
 
     if (known->hash == 0) {

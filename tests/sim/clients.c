@@ -1,5 +1,5 @@
-/* The workload. Each client does one operation after the other, through whatever node it is at. Each value
- * is unique: eight bytes, so that every committed write can be told from every other. */
+/* The workload. Each client does one operation after the other, through whatever node it is at.
+ * Each value is unique: eight bytes, so that every committed write can be told from every other. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -8,7 +8,16 @@
 #include "err.h"
 #include "sim.h"
 
-enum client_op { OP_WRITE, OP_APPEND, OP_CREATE, OP_REMOVE, OP_RENAME, OP_READ, OP_LEASE, OP_KINDS };
+enum client_op {
+    OP_WRITE,
+    OP_APPEND,
+    OP_CREATE,
+    OP_REMOVE,
+    OP_RENAME,
+    OP_READ,
+    OP_LEASE,
+    OP_KINDS
+};
 
 struct sim_client {
     struct replica_call call;
@@ -74,7 +83,8 @@ static struct mvcc_key *file_key(struct sim_node *node, unsigned file)
 static void propose(struct sim_client *client, Keel__Command *head, uint64_t value)
 {
     uint8_t bytes[8];
-    bool body = head->op_case == KEEL__COMMAND__OP_CREATE || head->op_case == KEEL__COMMAND__OP_WRITE;
+    bool body =
+        head->op_case == KEEL__COMMAND__OP_CREATE || head->op_case == KEEL__COMMAND__OP_WRITE;
 
     put_le64(bytes, value);
     replica_propose(node_at(client)->replica, &client->call, head,

@@ -148,8 +148,8 @@ void network_reset(struct sim *sim, unsigned a, unsigned b)
         return;
     set_connected(sim, a, b, false);
     tell_disconnected(sim, a, b);
-    struct sim_event *event = sim_event_at(
-        sim, sim->now_us + keel_rng_below(&sim->net_rng, 150000), EVENT_DISCONNECT, b);
+    struct sim_event *event =
+        sim_event_at(sim, sim->now_us + keel_rng_below(&sim->net_rng, 150000), EVENT_DISCONNECT, b);
 
     event->from = a;
 }

@@ -516,8 +516,8 @@ bool sim_run(struct sim *sim)
         sim_node_start(sim, &sim->nodes[i]);
     clients_start(sim);
     if (sim->shape->fault_every_us != 0)
-        sim_event_at(sim, keel_rng_below(&sim->fault_rng, sim->shape->fault_every_us),
-                     EVENT_FAULT, 0);
+        sim_event_at(sim, keel_rng_below(&sim->fault_rng, sim->shape->fault_every_us), EVENT_FAULT,
+                     0);
     run_until(sim, sim->shape->limit_us, workload_done);
     if (sim->failure[0] == '\0') {
         calm_down(sim);

@@ -1,5 +1,6 @@
-/* The simulator: a whole cluster of real replicas (raft, apply, mvcc, leases; the WAL codec on a memory disk; a memory
- * store) on virtual time. One heap of events; everything random comes from the seed, one generator a concern.
+/* The simulator: a whole cluster of real replicas (raft, apply, mvcc, leases; the WAL codec on a
+ * memory disk; a memory store) on virtual time. One heap of events; everything random comes from
+ * the seed, one generator a concern.
  *
  *   sim.c      time, events, disks, crashes and restarts of nodes
  *   network.c  delay, loss, duplication, reordering, partitions, connection resets
@@ -79,7 +80,19 @@ struct sim_node {
     uint64_t seen_revision;
 };
 
-enum sim_event_kind { EVENT_TIMER, EVENT_MESSAGE, EVENT_DISK, EVENT_LOG_READ, EVENT_STORE, EVENT_FAULT, EVENT_CLIENT, EVENT_RESTART, EVENT_HEAL, EVENT_CONNECT, EVENT_DISCONNECT };
+enum sim_event_kind {
+    EVENT_TIMER,
+    EVENT_MESSAGE,
+    EVENT_DISK,
+    EVENT_LOG_READ,
+    EVENT_STORE,
+    EVENT_FAULT,
+    EVENT_CLIENT,
+    EVENT_RESTART,
+    EVENT_HEAL,
+    EVENT_CONNECT,
+    EVENT_DISCONNECT
+};
 
 struct sim_event {
     struct keel_heap_node heap;
@@ -147,7 +160,8 @@ void sim_free(struct sim *sim);
 /* Runs it to its end. True: nothing was wrong. */
 bool sim_run(struct sim *sim);
 
-struct sim_event *sim_event_at(struct sim *sim, uint64_t at_us, enum sim_event_kind kind, unsigned node);
+struct sim_event *sim_event_at(struct sim *sim, uint64_t at_us, enum sim_event_kind kind,
+                               unsigned node);
 void sim_node_start(struct sim *sim, struct sim_node *node);
 void sim_node_crash(struct sim *sim, struct sim_node *node);
 /* After anything was put into a node: pump, check, set its timer. */
