@@ -65,6 +65,8 @@ struct raft *raft_new(const struct raft_options *options, uint64_t now_us)
 
     KEEL_ASSERT(options->id != 0 && options->election_timeout_us > 0 && options->heartbeat_us > 0);
     KEEL_ASSERT(options->drift_percent < 100);
+    /* With a term unknown here, this node would vote for logs that lack what it has applied. */
+    KEEL_ASSERT((options->base_index == 0) == (options->base_term == 0));
     r->id = options->id;
     r->config = options->config;
     r->heartbeat_us = options->heartbeat_us;
@@ -169,18 +171,17 @@ void raft_send(struct raft *r, struct raft_message *msg_take)
     r->outbox[r->outbox_count++] = msg_take;
 }
 
-/* Several acknowledgements that wait for one fsync are one: the last index, the latest sending. */
-static bool merge_gated(struct raft *r, uint64_t seq, const struct raft_message *msg)
+/* Several acknowledgements of appends that leave at the same time are one: the last index, the
+ * latest sending. Only accepted ones are ever held back. */
+static bool merge_ack(struct raft_message *first, const struct raft_message *next)
 {
-    struct raft_gated *last = r->gated_count ? &r->gated[r->gated_count - 1] : NULL;
-
-    if (last == NULL || last->seq != seq || msg->type != RAFT_APPEND_REPLY ||
-        last->msg->type != RAFT_APPEND_REPLY || last->msg->to != msg->to)
+    if (first->type != RAFT_APPEND_REPLY || next->type != RAFT_APPEND_REPLY ||
+        first->to != next->to)
         return false;
-    if (msg->u.append_reply.index > last->msg->u.append_reply.index)
-        last->msg->u.append_reply.index = msg->u.append_reply.index;
-    if (msg->u.append_reply.sent_us > last->msg->u.append_reply.sent_us)
-        last->msg->u.append_reply.sent_us = msg->u.append_reply.sent_us;
+    if (next->u.append_reply.index > first->u.append_reply.index)
+        first->u.append_reply.index = next->u.append_reply.index;
+    if (next->u.append_reply.sent_us > first->u.append_reply.sent_us)
+        first->u.append_reply.sent_us = next->u.append_reply.sent_us;
     return true;
 }
 
@@ -188,10 +189,6 @@ void raft_send_after(struct raft *r, uint64_t seq, struct raft_message *msg_take
 {
     if (seq <= r->seq_persisted) {
         raft_send(r, msg_take);
-        return;
-    }
-    if (merge_gated(r, seq, msg_take)) {
-        raft_message_free(msg_take);
         return;
     }
     r->gated = raft_grow(r->gated, r->gated_count, &r->gated_capacity, sizeof *r->gated);
@@ -212,13 +209,20 @@ void raft_drop_gated(struct raft *r)
 
 static void release_gated(struct raft *r)
 {
+    struct raft_message *last = NULL;
     size_t kept = 0;
 
     for (size_t i = 0; i < r->gated_count; i++) {
-        if (r->gated[i].seq <= r->seq_persisted)
-            raft_send(r, r->gated[i].msg);
-        else
+        struct raft_message *msg = r->gated[i].msg;
+
+        if (r->gated[i].seq > r->seq_persisted) {
             r->gated[kept++] = r->gated[i];
+        } else if (last != NULL && merge_ack(last, msg)) {
+            raft_message_free(msg);
+        } else {
+            last = msg;
+            raft_send(r, msg);
+        }
     }
     r->gated_count = kept;
 }

@@ -54,7 +54,8 @@ struct raft_peer {
     uint64_t match, next;
     uint64_t commit_sent;  /* the commit index it has been told, if nothing was lost */
     uint64_t match_before; /* match at its last heartbeat reply */
-    bool paused;           /* probing, and the probe is on its way */
+    bool paused;           /* probing, and the probe is on its way … */
+    uint64_t probe_term;   /* … behind next - 1, whose term this is */
     bool fetching;         /* a fetch is outstanding, from fetch_first on */
     uint64_t fetch_first;
     uint64_t fetch_retry_us;                               /* after one that failed: not before */

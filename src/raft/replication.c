@@ -93,11 +93,19 @@ static struct raft_message *append_new(const struct raft *r, struct raft_peer *p
     return msg;
 }
 
-/* Notes that entries next … last are on their way. */
-static void sent_entries(struct raft_peer *peer, uint64_t last, size_t bytes)
+/* The probe is on its way. Should it be lost, one without entries follows each heartbeat's answer.
+ */
+static void sent_probe(struct raft_peer *peer, uint64_t prev_term)
+{
+    peer->paused = true;
+    peer->probe_term = prev_term;
+}
+
+/* Entries next … last are on their way. */
+static void sent_entries(struct raft_peer *peer, uint64_t prev_term, uint64_t last, size_t bytes)
 {
     if (peer->state == RAFT_PROBE) {
-        peer->paused = true;
+        sent_probe(peer, prev_term);
         return;
     }
     inflight_push(peer, last, bytes);
@@ -162,7 +170,7 @@ static bool send_next(struct raft *r, struct raft_peer *peer)
     if (peer->next > last) {
         if (peer->state == RAFT_PROBE) {
             raft_send(r, append_new(r, peer, prev, prev_term, NULL, 0));
-            peer->paused = true;
+            sent_probe(peer, prev_term);
         }
         return false;
     }
@@ -171,7 +179,7 @@ static bool send_next(struct raft *r, struct raft_peer *peer)
     if (count == 0)
         return false;
     raft_send(r, append_new(r, peer, prev, prev_term, entries, count));
-    sent_entries(peer, prev + count, bytes);
+    sent_entries(peer, prev_term, prev + count, bytes);
     return true;
 }
 
@@ -325,10 +333,10 @@ void raft_on_heartbeat_reply(struct raft *r, const struct raft_message *msg)
     if (r->role != RAFT_LEADER)
         return;
     peer_replied(r, peer, msg->u.heartbeat_reply.sent_us);
-    if (peer->state == RAFT_PROBE)
-        peer->paused = false;
-    else
+    if (peer->state == RAFT_REPLICATE)
         recheck(r, peer);
+    else if (peer->paused)
+        raft_send(r, append_new(r, peer, peer->next - 1, peer->probe_term, NULL, 0));
     if (msg->u.heartbeat_reply.round > peer->round &&
         msg->u.heartbeat_reply.round <= r->round_sent) {
         peer->round = msg->u.heartbeat_reply.round;
@@ -369,5 +377,5 @@ void raft_on_fetched(struct raft *r, uint64_t now_us, uint64_t peer_id, uint64_t
     if (count == 0)
         return;
     raft_send(r, append_new(r, peer, first - 1, prev_term, entries, count));
-    sent_entries(peer, first + count - 1, bytes);
+    sent_entries(peer, prev_term, first + count - 1, bytes);
 }

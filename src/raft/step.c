@@ -93,13 +93,14 @@ static void on_append(struct raft *r, const struct raft_message *msg)
     if (r->role == RAFT_LEADER || !entries_make_sense(msg))
         return;
     follow(r, msg->from, msg->u.append.sent_us);
-    if (msg->u.append.prev_index < r->hard.commit) {
-        /* Up to the commit index every leader's log is this one. */
-        skip = r->hard.commit - msg->u.append.prev_index;
+    if (msg->u.append.prev_index < r->log.base_index) {
+        /* In memory no more: applied, and so the same in every leader's log. */
+        skip = r->log.base_index - msg->u.append.prev_index;
         skip = skip < msg->u.append.count ? skip : msg->u.append.count;
     } else if (!raft_tail_term(&r->log, msg->u.append.prev_index, &term) ||
                term != msg->u.append.prev_term) {
-        reject_append(r, msg);
+        if (msg->u.append.prev_index > r->hard.commit)
+            reject_append(r, msg);
         return;
     }
     if (!merge_entries(r, msg->u.append.entries + skip, msg->u.append.count - skip))
