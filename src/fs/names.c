@@ -226,14 +226,14 @@ static bool base_allowed(struct keel_slice base, unsigned words)
 int fs_name_parse(struct keel_slice name, struct fs_name *ret_name)
 {
     struct fs_name parsed = { .base = name };
-    struct keel_slice list;
+    struct keel_slice base, list;
 
     if (name.len == 0)
         return KEEL_E_INVALID;
-    if (is_view_name(name)) {
-        split_at(name, &parsed.base, &list);
+    if (split_at(name, &base, &list) && is_view_list(list)) {
+        parsed.base = base;
         if (!parse_list(&parsed, list) || !words_agree(parsed.words) ||
-            !base_allowed(parsed.base, parsed.words))
+            !base_allowed(base, parsed.words))
             return KEEL_E_INVALID;
     }
     if (parsed.base.len > KEEL_NAME_MAX)
