@@ -296,16 +296,14 @@ static struct keel_slice path_of(const struct ticket_queue *q, uint64_t ino, str
     return keel_slice_of(text->data, text->len);
 }
 
-/* A file that was created here too, at the same time, and turned out to be this one: its creation
- * has been seen here. */
-static enum keel_change_kind kind_here(const struct ticket_queue *q,
-                                       const struct keel_change *change)
+/* A new file that the kernel knows already was created here: by an open whose commit nobody was
+ * told of, or at the same time as elsewhere. Its creation has been seen. */
+static bool created_here(const struct ticket_queue *q, const struct keel_change *change)
 {
     const struct fs_node *node = fs_node_by_ino(q->nodes, change->ino);
 
-    if (change->kind == CHANGE_CREATE && node && (node->nodeid != node->ino || node->provisional))
-        return CHANGE_CONTENT;
-    return change->kind;
+    return change->kind == CHANGE_CREATE && node &&
+           (node->lookups > 0 || node->handles > 0 || node->nodeid != node->ino);
 }
 
 static struct ticket *ticket_new(struct ticket_queue *q, const struct keel_change *change)
@@ -323,7 +321,7 @@ static struct ticket *ticket_new(struct ticket_queue *q, const struct keel_chang
         keel_calloc(1, sizeof *t + path.len + new_path.len + change->name.len + new_name.len);
 
     t->id = ++q->last_id;
-    t->kind = kind_here(q, change);
+    t->kind = change->kind;
     t->size = change->size;
     t->path = text_put(t, &at, path);
     t->name = (struct ticket_name){ .ticket = t, .parent = change->name.len ? change->parent : 0 };
@@ -376,12 +374,8 @@ static bool well_formed(const struct keel_change *change)
            (change->new_name.len > 0 && change->new_name.len <= KEEL_NAME_MAX);
 }
 
-void ticket_queue_add(struct ticket_queue *q, const struct keel_change *change)
+static void add(struct ticket_queue *q, const struct keel_change *change)
 {
-    if (!change_hot(q, change) || !well_formed(change)) {
-        q->stats.skipped++;
-        return;
-    }
     if (merge(q, change))
         return;
     while (q->waiting.count + q->flying.count >= KEEL_TICKETS_MAX && q->waiting.oldest) {
@@ -398,6 +392,21 @@ void ticket_queue_add(struct ticket_queue *q, const struct keel_change *change)
             name_link(q, &t->new_name);
     }
     list_append(&q->waiting, t);
+}
+
+void ticket_queue_add(struct ticket_queue *q, const struct keel_change *change)
+{
+    bool seen = created_here(q, change);
+
+    if (!change_hot(q, change) || !well_formed(change) || (seen && change->size == 0)) {
+        q->stats.skipped++;
+        return;
+    }
+    struct keel_change raised = *change;
+
+    if (seen)
+        raised.kind = CHANGE_CONTENT;
+    add(q, &raised);
 }
 
 /* ---- going ---- */

@@ -1,0 +1,328 @@
+/* What the files of the mount share, and nobody else: the mount itself, a deferred request, view
+ * nodes. */
+#ifndef FS_INTERNAL_H
+#define FS_INTERNAL_H
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include "fs/fs.h"
+#include "fs/handle.h"
+#include "fs/names.h"
+#include "fs/nodes.h"
+#include "fs/poker.h"
+#include "fs/view.h"
+#include "fs/walk.h"
+#include "list.h"
+
+enum {
+    FS_TURN_REQUESTS = 64,    /* read from the kernel in one loop turn */
+    FS_CREATION_US = 1000000, /* a file created here is committed after this time at the latest */
+    FS_CREATION_BUCKETS = 1024,
+    FS_VIEW_BUCKETS = 1024,
+    FS_FD_LOOKS_PER_S =
+        2000,               /* looks into /proc/PID/fd; beyond them a close is settled at RELEASE */
+    FS_BLOCK_SIZE = 131072, /* st_blksize */
+    FS_REQUEST_NODES = 4,
+};
+
+#define FS_CONDITIONAL (WORD_IF | WORD_TTL | WORD_LEASE | WORD_HOLD)
+#define FS_DIR_ATTR_S 0.05
+#define FS_FOREVER_S 1e9
+
+struct fs_request;
+typedef void (*fs_step)(struct fs_request *rq, int err, const struct command_result *result);
+
+/* A file that exists only here so far. */
+struct fs_creation {
+    struct keel_link link;    /* fs->creations, oldest first, until its time has come */
+    struct fs_creation *next; /* in its bucket */
+    struct fs_node *node;     /* one reference */
+    struct fs_handle *handle; /* the one that created it; NULL once that is closed */
+    uint64_t parent;          /* inode number */
+    uint64_t created_us;
+    bool failed; /* a commit failed: only another write tries again */
+    uint8_t name_len;
+    char name[KEEL_NAME_MAX];
+};
+
+/* What a commit has taken out of its handle: back there if it is certain not to happen. */
+struct fs_commit {
+    struct fs_handle *handle; /* one reference; NULL: no commit under way */
+    struct staged staged;
+    size_t acked; /* staged bytes that were answered before */
+    bool fresh, binding;
+    bool settling; /* nobody's write: a change by another in between is no error */
+    enum truncation truncation;
+    uint64_t sent_us;
+};
+
+/* The life of a request: made -> waits for a barrier, a command … (each time the next step is
+ * named) -> answered exactly once -> freed. Internal ones have no caller (req NULL). */
+struct fs_request {
+    struct replica_call call;
+    struct fs *fs;
+    fuse_req_t req;
+    fs_step step;
+    struct keel_link link; /* in fs->waiting, or fs->free_requests */
+    bool waiting;
+    bool uncommitted;           /* given up before it was in the log: it will never take place */
+    bool essential;             /* never refused for load */
+    bool counted;               /* its nodes' busy counts have it */
+    bool renames_across;        /* between two directories */
+    bool continues;             /* goes on with its thread's walk */
+    uint8_t node_count, locked; /* locked: bits of nodes[] whose kernel lock the caller holds */
+    struct fs_node *nodes[FS_REQUEST_NODES]; /* one reference each */
+    struct fs_handle *handle, *source;       /* one reference each */
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+    uint64_t barrier_us; /* when its barrier was taken */
+    struct fs_commit commit;
+    /* the operation's own: */
+    char *name, *new_name, *target;
+    struct fuse_file_info fi;
+    struct stat attr;
+    int to_set, flags;
+    mode_t mode;
+    size_t size;
+    uint64_t offset, source_offset, ino;
+};
+
+enum fs_view_kind { VIEW_PAST, VIEW_STAT, VIEW_LOG, VIEW_CONDITIONAL, VIEW_KEEL };
+
+struct fs_view {
+    struct fs_view *next; /* in its bucket */
+    struct fs_node *node;
+    enum fs_view_kind kind;
+    uint64_t parent_nodeid; /* with its name: what it is found by */
+    char *name;
+    uint64_t parent;        /* inode number of the directory that the base is in (conditional) */
+    struct mvcc_key *key;   /* the key (past, stat, log) */
+    uint64_t rev;           /* past */
+    struct fs_name words;   /* conditional; base points into name */
+    enum control_file file; /* keel */
+};
+
+struct fs {
+    uv_loop_t *loop;
+    struct replica *replica;
+    struct mvcc *mvcc;
+    struct fs_options options;
+    struct fs_node_info info;
+    struct fuse_session *session;
+    struct fuse_buf buf;
+    uint64_t init_unique; /* of the INIT request, while its answer is outstanding */
+    uint64_t now_us;      /* of this loop turn: for what needs no better */
+    struct poker *poker;
+    uv_poll_t poll;
+    uv_timer_t timer;       /* creations */
+    uv_poll_t unmount_poll; /* end of the child that unmounts */
+    int unmount_fd;
+    pid_t unmount_pid;
+    int open_handles; /* libuv's, of ours */
+    bool mounted;     /* the session is served */
+    bool stopping;    /* nothing waits any more */
+    bool closing;
+    bool ended; /* done or gone was called, or will be */
+    void (*done)(void *arg);
+    void *done_arg;
+    void (*gone)(void *arg);
+    void *gone_arg;
+
+    struct fs_nodes *nodes;
+    struct fs_walks *walks;
+    struct keel_link waiting;
+    size_t waiting_count;
+    struct keel_link free_requests; /* for the next ones */
+    size_t free_count;
+
+    struct keel_link creations;
+    struct fs_creation *creation_buckets[FS_CREATION_BUCKETS];
+    size_t creation_count;
+
+    struct fs_view *view_buckets[FS_VIEW_BUCKETS];
+    size_t view_count;
+    uint64_t next_view;
+
+    struct keel_link handles; /* all */
+    struct keel_link bound;   /* those that keep a lease */
+    struct staged_account *accounts;
+    size_t staged_bytes, orphan_bytes, handle_count;
+    uint64_t fd_looks_second, fd_looks;
+    uint64_t requests;
+};
+
+static inline struct fs *fs_of(fuse_req_t req)
+{
+    return fuse_req_userdata(req);
+}
+
+static inline bool fs_is_poker(const struct fs *fs, fuse_req_t req)
+{
+    return fs->poker != NULL && poker_is(fs->poker, fuse_req_ctx(req)->pid);
+}
+
+static inline bool fs_is_poker_handle(const struct fuse_file_info *fi)
+{
+    return fi != NULL && (fi->fh & POKER_HANDLE_BIT) != 0;
+}
+
+static inline struct fs_handle *fs_handle_of(const struct fuse_file_info *fi)
+{
+    return (struct fs_handle *)(uintptr_t)fi->fh;
+}
+
+/* ---- request.c ---- */
+
+/* req NULL: an internal one. */
+struct fs_request *request_new(struct fs *fs, fuse_req_t req);
+/* Uses a node until it is freed; locked: while it waits, the caller holds the inode's lock in the
+ * kernel. */
+void request_use(struct fs_request *rq, struct fs_node *node, bool locked);
+void request_use_handle(struct fs_request *rq, struct fs_handle *h);
+
+/* Each goes to `step`, at once or later; the request may be gone when they return. */
+void request_barrier(struct fs_request *rq, fs_step step);
+/* A barrier unless the request goes on with its thread's walk at `nodeid`. */
+void request_walk(struct fs_request *rq, uint64_t nodeid, fs_step step);
+void request_ready(struct fs_request *rq, fs_step step); /* inode numbers */
+void request_propose(struct fs_request *rq, Keel__Command *command, struct keel_slice body,
+                     fs_step step);
+/* Behind everything that this node has proposed so far. */
+void request_fence(struct fs_request *rq, fs_step step);
+
+/* The answers; each frees the request. */
+void request_answer(struct fs_request *rq, int err);
+void request_answer_attr(struct fs_request *rq, const struct stat *attr, double timeout_s);
+void request_answer_entry(struct fs_request *rq, struct fs_node *node, const struct stat *attr,
+                          double entry_timeout_s);
+void request_answer_open(struct fs_request *rq, struct fs_handle *h);
+void request_answer_create(struct fs_request *rq, struct fs_node *node, const struct stat *attr,
+                           struct fs_handle *h);
+void request_answer_write(struct fs_request *rq, size_t size);
+void request_answer_data(struct fs_request *rq, struct keel_slice bytes);
+void request_answer_xattr(struct fs_request *rq, struct keel_slice value, size_t size);
+void request_answer_readlink(struct fs_request *rq, struct keel_slice target);
+void request_answer_statfs(struct fs_request *rq, const struct statvfs *stat);
+
+/* Answers everything that waits with KEEL_E_TIMEDOUT. */
+void fs_requests_stop(struct fs *fs);
+void fs_requests_free(struct fs *fs);
+
+/* For operations that need no request: the one place beside the above that answers. */
+void answer_error(fuse_req_t req, int err);
+
+/* ---- attr.c ---- */
+
+void attr_of_record(const struct mvcc_record *record, struct stat *ret_attr);
+/* Attributes of a live key, as of now. */
+int attr_of_key(struct fs *fs, const struct mvcc_key *key, struct stat *ret_attr);
+/* Of a node, live, created here, or gone but open: without a barrier. KEEL_E_STALE: gone. */
+int attr_of_node(struct fs *fs, struct fs_node *node, struct stat *ret_attr);
+double attr_timeout(const struct stat *attr);
+void fs_statvfs(struct fs *fs, struct statvfs *ret_stat);
+
+/* ---- creation.c: files that exist only here so far ---- */
+
+struct fs_creation *creation_find(struct fs *fs, uint64_t parent, struct keel_slice name);
+struct fs_creation *creation_new(struct fs *fs, uint64_t parent, struct keel_slice name,
+                                 const struct mvcc_record *record, struct fs_handle *h);
+/* It is committed, as this inode. Takes NULL. */
+void creation_settled(struct fs *fs, struct fs_creation *creation, uint64_t ino);
+/* It never will be: the node lives on, empty, while it is open. */
+void creation_drop(struct fs *fs, struct fs_creation *creation);
+/* Commits it empty, from inside: what the caller proposes next comes after it. */
+void creation_commit(struct fs *fs, struct fs_creation *creation);
+/* All of a directory. */
+void creation_commit_in(struct fs *fs, uint64_t parent);
+void creation_on_timer(uv_timer_t *timer);
+
+/* Puts the names of those in a directory into a packed list (handle_listing.extra); NULL: none. */
+struct keel_buf *creation_names(struct fs *fs, uint64_t parent);
+
+/* ---- commit.c: from handles to commands ---- */
+
+struct fs_handle *handle_new(struct fs *fs, enum handle_kind kind, struct fs_node *node,
+                             struct fs_node *via);
+struct fs_handle *handle_ref(struct fs_handle *h);
+void handle_unref(struct fs *fs, struct fs_handle *h);
+
+/* The mount is over: leases are kept no more, and later the handles go. */
+void handles_let_go(struct fs *fs);
+void handles_free(struct fs *fs);
+
+bool commit_is_due(
+    const struct fs_handle *h); /* is anything held back that a close or fsync commits? */
+size_t commit_staged_of(struct fs *fs, uid_t uid);
+/* Holds a write back, if it may. */
+bool commit_defer(struct fs *fs, struct fs_handle *h, const struct defer_buffer *buffer,
+                  struct keel_slice piece);
+/* Proposes a write with all that the handle holds back, as one revision; then `step`, which begins
+ * with commit_end. */
+void commit_write(struct fs_request *rq, struct fs_handle *h, struct keel_slice piece,
+                  uint64_t offset, bool append, fs_step step);
+/* What is held back alone; step at once if that is nothing. */
+void commit_held(struct fs_request *rq, struct fs_handle *h, fs_step step);
+/* The same from inside, ahead of what the caller proposes next. */
+void commit_held_ahead(struct fs *fs, struct fs_handle *h);
+/* The handle's state after the commit; returns what the caller is to be told. */
+int commit_end(struct fs_request *rq, int err, const struct command_result *result);
+/* ftruncate(fd, 0): the handle begins anew, and its next write replaces. */
+void commit_truncate(struct fs *fs, struct fs_handle *h);
+/* A lease that was granted or joined by a command proposed at sent_us. */
+void handle_keep_lease(struct fs *fs, struct fs_handle *h, uint64_t lease, uint64_t sent_us);
+/* The writer was killed: what is held back is dropped. */
+void commit_drop(struct fs *fs, struct fs_handle *h);
+/* Before the last close, so far as it can be told: what is held back, then the lease. */
+bool settle_is_due(const struct fs_handle *h);
+void settle(struct fs_request *rq, struct fs_handle *h);
+/* The kernel has closed it: settles in the background, and lets go. */
+void handle_settle(struct fs *fs, struct fs_handle *h);
+
+/* ---- orphan.c: files that are gone, but open here ---- */
+
+void orphan_make(struct fs *fs, struct fs_node *node, const struct mvcc_record *record);
+/* Bytes of the store; a mismatch with their checksum ends the process. */
+struct keel_slice content_of(struct fs *fs, const struct mvcc_content *content);
+struct keel_slice orphan_content(struct fs *fs, struct fs_node *node);
+int orphan_write(struct fs *fs, struct fs_node *node, struct keel_slice piece, uint64_t offset,
+                 bool append);
+int orphan_resize(struct fs *fs, struct fs_node *node, uint64_t size, bool grow_only);
+int orphan_zero(struct fs *fs, struct fs_node *node, uint64_t from, uint64_t to);
+/* Its last handle is closed. */
+void orphan_closed(struct fs *fs, struct fs_node *node);
+
+/* ---- view_node.c ---- */
+
+/* The node of a view name looked up in a live directory. Not found here: KEEL_E_NOTFOUND. */
+int view_lookup(struct fs *fs, struct fs_node *parent, const struct fs_name *parsed,
+                const char *name, struct fs_node **ret_node);
+/* A name looked up in a view directory. */
+int view_child(struct fs *fs, struct fs_node *dir, const char *name, struct fs_node **ret_node);
+int view_attr(struct fs *fs, struct fs_node *node, struct stat *ret_attr);
+int view_text(struct fs *fs, const struct fs_view *view, struct keel_text *text);
+uint64_t view_past_ino(uint64_t ino, uint64_t rev);
+/* The inode number of the live file behind a conditional view; 0: there is none. */
+uint64_t view_base(struct fs *fs, const struct fs_view *view);
+/* The node of a conditional name, whether there is a file behind it or not. KEEL_E_MFILE. */
+int view_conditional(struct fs *fs, struct fs_node *parent, const struct fs_name *parsed,
+                     const char *name, struct fs_node **ret_node);
+double view_entry_timeout(const struct fs_node *node);
+void view_free(struct fs *fs, struct fs_node *node);
+static inline bool node_is_keel(const struct fs_node *node)
+{
+    return node->view != NULL && node->view->kind == VIEW_KEEL;
+}
+
+/* ---- op_*.c: the operations ---- */
+
+struct fs_node *op_node(struct fs *fs, fuse_ino_t ino); /* NULL: unknown */
+void op_names(struct fuse_lowlevel_ops *ops);
+void op_attributes(struct fuse_lowlevel_ops *ops);
+void op_directories(struct fuse_lowlevel_ops *ops);
+void op_opening(struct fuse_lowlevel_ops *ops);
+void op_content(struct fuse_lowlevel_ops *ops);
+void op_closing(struct fuse_lowlevel_ops *ops);
+
+#endif

@@ -1,0 +1,91 @@
+/* Remembered walks: sets of four by a hash of the thread id; the oldest of a full set makes room.
+ */
+#include <stdlib.h>
+
+#include "check.h"
+#include "fs/walk.h"
+#include "keel_limits.h"
+
+enum { WAYS = 4, SETS = KEEL_WALKS_MAX / WAYS };
+
+struct walk {
+    pid_t pid; /* 0: free */
+    uint64_t nodeid;
+    uint64_t barrier_us;
+    uint64_t answered_us;
+};
+
+struct fs_walks {
+    struct walk sets[SETS][WAYS];
+};
+
+struct fs_walks *fs_walks_new(void)
+{
+    return keel_calloc(1, sizeof(struct fs_walks));
+}
+
+struct fs_walks *fs_walks_free(struct fs_walks *walks)
+{
+    free(walks);
+    return NULL;
+}
+
+static size_t set_of(pid_t pid)
+{
+    return (size_t)(((uint32_t)pid * UINT32_C(2654435769)) >> 16) % SETS;
+}
+
+static struct walk *find(const struct fs_walks *walks, pid_t pid)
+{
+    const struct walk *set = walks->sets[set_of(pid)];
+
+    for (size_t i = 0; i < WAYS; i++)
+        if (set[i].pid == pid)
+            return (struct walk *)&set[i];
+    return NULL;
+}
+
+bool fs_walk_continues(const struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t now_us,
+                       uint64_t *ret_barrier_us)
+{
+    const struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
+
+    if (walk == NULL || walk->nodeid != nodeid || now_us - walk->answered_us > WALK_GAP_US ||
+        now_us - walk->barrier_us > WALK_AGE_US)
+        return false;
+    *ret_barrier_us = walk->barrier_us;
+    return true;
+}
+
+/* The thread's own place, a free one, or that of the oldest. */
+static struct walk *place(struct fs_walks *walks, pid_t pid)
+{
+    struct walk *set = walks->sets[set_of(pid)], *best = find(walks, pid);
+
+    if (best != NULL)
+        return best;
+    best = set;
+    for (size_t i = 0; i < WAYS; i++) {
+        if (set[i].pid == 0)
+            return &set[i];
+        if (set[i].answered_us < best->answered_us)
+            best = &set[i];
+    }
+    return best;
+}
+
+void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t barrier_us,
+                  uint64_t now_us)
+{
+    if (pid == 0)
+        return;
+    *place(walks, pid) = (struct walk){ pid, nodeid, barrier_us, now_us };
+}
+
+void fs_walk_end(struct fs_walks *walks, pid_t pid)
+{
+    struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
+
+    if (walk != NULL)
+        walk->pid = 0;
+}
