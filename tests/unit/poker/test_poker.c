@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -389,14 +390,14 @@ static void watch_both(int here, int there, const char *name)
     watch(there, mount_point, name);
 }
 
-static void a_thousand_changes_arrive_in_their_order(void **state)
+/* Compares the events of many changes in both directories; leaves these empty. */
+static void run_random_changes(uint64_t seed)
 {
     bool exists[RANDOM_NAMES] = { false };
     int here = watcher(), there = watcher();
     struct keel_rng rng;
 
-    (void)state;
-    keel_rng_seed(&rng, 20261129);
+    keel_rng_seed(&rng, seed);
     watch_both(here, there, "d");
     watch_both(here, there, "e");
     for (int i = 0; i < 1000; i++)
@@ -407,6 +408,32 @@ static void a_thousand_changes_arrive_in_their_order(void **state)
         if (exists[i])
             both(TREE_REMOVE, random_names[i], NULL, 0);
     await(is_idle, 0);
+}
+
+static void a_thousand_changes_arrive_in_their_order(void **state)
+{
+    (void)state;
+    run_random_changes(20261129);
+}
+
+/* Its look-ups are answered from the present, the poker's from the past: the kernel's picture of
+ * the names changes to and fro. */
+static void a_thousand_changes_arrive_while_somebody_looks(void **state)
+{
+    char path[160];
+    struct stat st;
+    pid_t looking = fork();
+
+    (void)state;
+    if (looking == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (size_t i = 0; looking == 0; i++) {
+        in(path, sizeof path, mount_point, random_names[i % RANDOM_NAMES]);
+        stat(path, &st);
+    }
+    run_random_changes(20261130);
+    assert_int_equal(kill(looking, SIGKILL), 0);
+    assert_int_equal(waitpid(looking, NULL, 0), looking);
 }
 
 /* With the way to a directory gone from the kernel's memory, and from the state too. */
@@ -675,6 +702,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remote_changes_raise_the_events_of_local_ones),
         cmocka_unit_test(a_thousand_changes_arrive_in_their_order),
+        cmocka_unit_test(a_thousand_changes_arrive_while_somebody_looks),
         cmocka_unit_test(a_watched_file_in_a_directory_that_is_gone_already_is_reported),
         cmocka_unit_test(a_ticket_waits_for_its_directory_and_others_overtake_it),
         cmocka_unit_test(a_name_that_was_made_again_here_is_not_deleted),

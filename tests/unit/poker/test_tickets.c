@@ -332,11 +332,19 @@ static void a_file_that_was_created_here_too_is_not_created_again(void **state)
 {
     struct world *w = *state;
     struct fs_node *node = fs_node_get(w->nodes, FILE_Y);
+    struct keel_change c = { .kind = CHANGE_CREATE,
+                             .object = MVCC_FILE,
+                             .ino = FILE_X,
+                             .parent = DIR_A,
+                             .name = keel_slice_str("x") };
 
     fs_node_looked_up(node);
     fs_node_adopt(w->nodes, node, FILE_X);
     hot(w, DIR_A);
-    change(w, CHANGE_CREATE, DIR_A, "x", FILE_X);
+    ticket_queue_add(&w->q, &c);
+    assert_int_equal(w->q.waiting.count, 0);
+    c.size = 3;
+    ticket_queue_add(&w->q, &c);
     assert_int_equal(w->q.waiting.oldest->kind, CHANGE_CONTENT);
     assert_ptr_equal(ticket_node(w->q.waiting.oldest, LANE_OBJECT), node);
 }
