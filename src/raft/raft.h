@@ -49,8 +49,8 @@ struct raft_options {
     uint64_t id;
     struct raft_config config;
     struct raft_hard_state hard_state; /* as recovered; zeroes at first start */
-    uint64_t base_index,
-        base_term;               /* the last entry before `entries`; applied by the store already */
+    uint64_t base_index;         /* the last entry before `entries`: applied by the store already */
+    uint64_t base_term;          /* its term, 0 only with index 0: votes depend on it */
     uint64_t first_stored_index; /* smallest index the WAL can still read (1 when never released) */
     const struct raft_entry *entries; /* base_index + 1 …, as recovered; copied with references */
     size_t entry_count;

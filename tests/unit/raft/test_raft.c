@@ -281,6 +281,29 @@ static void echoed_times_of_the_future_give_no_lease(void **state)
     raft_free(r);
 }
 
+static void answers_to_what_was_sent_before_a_close_give_no_lease(void **state)
+{
+    struct raft_message ack = { .type = RAFT_APPEND_REPLY, .from = 2, .to = 1, .term = 1 };
+    struct raft *r = leader_new();
+
+    (void)state;
+    ack.u.append_reply.index = 1;
+    ack.u.append_reply.sent_us = 3000000;
+    raft_step(r, 3000000, &ack);
+    assert_true(raft_lease_valid(r, 3000010));
+    raft_on_disconnected(r, 3000020, 2);
+    assert_false(raft_lease_valid(r, 3000020));
+    raft_on_connected(r, 3000030, 2);
+    ack.u.append_reply.sent_us = 3000015;
+    raft_step(r, 3000040, &ack);
+    assert_false(raft_lease_valid(r, 3000040));
+    ack.u.append_reply.sent_us = 3000030;
+    raft_step(r, 3000050, &ack);
+    assert_true(raft_lease_valid(r, 3000050));
+    drain(r, 3000050);
+    raft_free(r);
+}
+
 static void tail_keeps_its_entries_when_they_move_in_the_array(void **state)
 {
     struct keel_buf *data = keel_buf_new(1 << 20);
@@ -318,6 +341,7 @@ int main(void)
         cmocka_unit_test(impossible_appends_change_nothing),
         cmocka_unit_test(acknowledgements_of_what_was_never_sent_are_ignored),
         cmocka_unit_test(echoed_times_of_the_future_give_no_lease),
+        cmocka_unit_test(answers_to_what_was_sent_before_a_close_give_no_lease),
         cmocka_unit_test(tail_keeps_its_entries_when_they_move_in_the_array),
     };
 
