@@ -233,7 +233,7 @@ static void acknowledged_writes_survive_power_cuts_at_random(void **state)
     uint64_t acknowledged = 0;
 
     (void)state;
-    for (uint64_t seed = 0; seed < 3000; seed++) {
+    for (uint64_t seed = 0; seed < 2000; seed++) {
         struct crash_test t;
 
         start(&t, seed);

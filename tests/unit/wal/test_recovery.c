@@ -192,6 +192,54 @@ static void torn_tail_is_cut_reported_and_zeroed(void **state)
     log_end(&e.log);
 }
 
+static bool is_all_zero(struct keel_slice bytes)
+{
+    for (size_t i = 0; i < bytes.len; i++)
+        if (bytes.data[i] != 0)
+            return false;
+    return true;
+}
+
+static void junk_in_a_segment_that_was_made_ready_is_zeroed_and_that_is_synced(void **state)
+{
+    struct example e;
+
+    (void)state;
+    example_start(&e, 1024);
+    for (uint64_t seed = 1; seed < 20; seed++) {
+        struct log log = { .disk = disk_mem_copy(e.log.disk, seed), .options = e.log.options };
+
+        disk_mem_flip(log.disk, segment_file(e.last_epoch + 1), 40, 0x40);
+        assert_int_equal(log_open(&log), 0);
+        assert_true(log.recovery.tail_cut);
+        assert_string_equal(log.recovery.cut_file, segment_file(e.last_epoch + 1));
+        assert_log_holds(&log, e.terms, e.count);
+        log_close(&log);
+        disk_mem_crash(log.disk);
+        assert_true(is_all_zero(disk_mem_file(log.disk, segment_file(e.last_epoch + 1))));
+        log_end(&log);
+    }
+    log_end(&e.log);
+}
+
+/* The next segment is made ready only when this one is in use, so its header has been synced. */
+static void bad_header_before_a_segment_that_was_made_ready_is_damage(void **state)
+{
+    struct example e;
+    struct log log;
+
+    (void)state;
+    example_start(&e, 1024);
+    log = copy_of(&e);
+    disk_mem_flip(log.disk, segment_file(e.last_epoch), 20, 1);
+    zero_file(log.disk, e.last_epoch, WAL_SEGMENT_HEADER, 1024);
+    assert_int_equal(log_open(&log), KEEL_E_CORRUPT);
+    assert_non_null(strstr(log.why, segment_file(e.last_epoch)));
+    assert_non_null(strstr(log.why, "more segments than one"));
+    log_end(&log);
+    log_end(&e.log);
+}
+
 static void bad_record_below_the_stores_applied_index_is_damage(void **state)
 {
     struct example e;
@@ -451,12 +499,11 @@ static void old_data_of_a_recycled_segment_is_never_taken_for_new(void **state)
     hand_noop(&h, 1);
 
     struct log log = log_of(&h);
-    const uint64_t terms[] = { 1 };
 
     disk_mem_put(log.disk, segment_file(2), keel_slice_of(old.bytes, old.len));
     assert_int_equal(log_open(&log), 0);
     assert_true(log.recovery.last_index == 1);
-    assert_true(terms[0] == 1 && wal_last_index(log.wal) == 1);
+    assert_goes_on(&log);
     log_end(&log);
 
     /* In use under its new epoch, with a first record of the new chain and old ones behind it. */
@@ -584,6 +631,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_flipped_byte_of_a_named_record_is_always_damage),
         cmocka_unit_test(zeroed_middle_is_damage_at_its_offset),
         cmocka_unit_test(torn_tail_is_cut_reported_and_zeroed),
+        cmocka_unit_test(junk_in_a_segment_that_was_made_ready_is_zeroed_and_that_is_synced),
+        cmocka_unit_test(bad_header_before_a_segment_that_was_made_ready_is_damage),
         cmocka_unit_test(bad_record_below_the_stores_applied_index_is_damage),
         cmocka_unit_test(store_ahead_of_a_sound_log_is_refused_with_both_numbers),
         cmocka_unit_test(end_below_the_commit_index_is_damage),
