@@ -113,15 +113,15 @@ static void unschedule(struct keel_heap *heap, struct keel_heap_node *node)
         keel_heap_remove(heap, node);
 }
 
-/* A third of the ttl from now, unless the lease expires before. */
+/* A third of the ttl from now. */
 static void schedule_due(struct lease_table *t, struct lease *lease, uint64_t now_us)
 {
     uint64_t wait_us = lease->ttl_ms * 1000 / 3;
-    uint64_t due_us = now_us + (wait_us > CHECKPOINT_MIN_US ? wait_us : CHECKPOINT_MIN_US);
 
     unschedule(&t->dues, &lease->due);
-    if (due_us < lease->expires_us)
-        keel_heap_push(&t->dues, &lease->due, due_us, lease->id);
+    if (wait_us < CHECKPOINT_MIN_US)
+        wait_us = CHECKPOINT_MIN_US;
+    keel_heap_push(&t->dues, &lease->due, now_us + wait_us, lease->id);
 }
 
 static void start_clock(struct lease_table *t, struct lease *lease, uint64_t remaining_ms,
@@ -215,7 +215,8 @@ uint64_t lease_due(struct lease_table *t, uint64_t now_us, uint64_t *ret_remaini
         struct lease *lease = KEEL_CONTAINER_OF(top, struct lease, due);
 
         schedule_due(t, lease, now_us);
-        /* Its holder lives and waits for the full ttl: a shorter time behind that would undo it. */
+        /* Covered: its holder lives and waits for the full ttl: a shorter time behind that would
+         * undo it. */
         if (lease->checkpoint == CHECKPOINT_COVERED || now_us >= lease->expires_us)
             continue;
         lease->checkpoint = CHECKPOINT_OUT;

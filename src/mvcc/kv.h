@@ -74,6 +74,7 @@ struct kv_ops {
  * KEEL_E_IO; ret_why says what and where. */
 int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *ret_why,
                  size_t why_size);
+/* In memory, and for one thread. */
 struct kv *kv_mem_new(void);
 
 #endif

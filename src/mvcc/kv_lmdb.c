@@ -73,6 +73,17 @@ static int err_of(int rc)
 
 /* ---- reading ---- */
 
+/* LMDB notes the newest commit, N, and then copies the meta page of N. There are two meta
+ * pages, so if the reader lost the CPU in between while N + 1 was committed and N + 2 begun, it has
+ * copied that of N + 2, which is not synced yet. */
+static bool was_overtaken(const struct kv_read *read)
+{
+    MDB_envinfo info;
+
+    KEEL_ASSERT(mdb_env_info(read->lmdb->env, &info) == 0);
+    return info.me_last_txnid > mdb_txn_id(read->txn) + 1;
+}
+
 static struct kv_read *lmdb_read_begin(struct kv *kv)
 {
     struct kv_lmdb *lmdb = lmdb_of(kv);
@@ -85,6 +96,10 @@ static struct kv_read *lmdb_read_begin(struct kv *kv)
         read = keel_calloc(1, sizeof *read);
         read->lmdb = lmdb;
         rc = mdb_txn_begin(lmdb->env, NULL, MDB_RDONLY, &read->txn);
+    }
+    while (rc == 0 && was_overtaken(read)) {
+        mdb_txn_reset(read->txn);
+        rc = mdb_txn_renew(read->txn);
     }
     if (rc != 0)
         keel_fatal("cannot begin to read the store: %s", mdb_strerror(rc));
@@ -156,7 +171,6 @@ static int write_one(struct kv_lmdb *lmdb, MDB_txn *txn, const struct kv_write *
         rc = mdb_put(txn, table, &key, &value, MDB_APPEND);
         if (rc != MDB_KEYEXIST)
             return rc;
-        value = val_of(write->bytes);
     }
     return mdb_put(txn, table, &key, &value, 0);
 }

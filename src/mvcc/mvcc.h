@@ -61,7 +61,8 @@ struct mvcc_record {
     struct keel_slice xattrs; /* encoded user attributes; borrowed; empty in this version */
 };
 
-/* Bytes given with a put: a slice of a counted buf (an entry's body), so that nothing is copied. */
+/* Bytes given with a put: a slice of a counted buf (an entry's body), so that nothing is copied.
+ * The put takes a reference of its own. */
 struct mvcc_value {
     struct keel_buf *owner;  /* NULL: no bytes */
     struct keel_slice bytes; /* inside owner */

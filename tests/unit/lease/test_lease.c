@@ -116,6 +116,47 @@ static void keys_are_ascending_and_belong_to_one_lease(void **state)
     assert_int_equal(lease_revoke(t, 1), KEEL_E_NOTFOUND);
 }
 
+enum { LEASES = 20, INOS = 3000 };
+
+static int count_owned(void *arg, uint64_t ino)
+{
+    const uint64_t *owners = arg; /* the last one is the lease that is asked */
+
+    assert_int_equal(owners[ino], owners[INOS]);
+    return 0;
+}
+
+static void inodes_stay_with_their_lease_through_any_moves(void **state)
+{
+    struct lease_table *t = *state;
+    uint64_t owners[INOS + 1] = { 0 };
+    size_t owned[LEASES + 1] = { 0 };
+    struct keel_rng rng;
+
+    keel_rng_seed(&rng, 6);
+    for (uint64_t id = 1; id <= LEASES; id++)
+        lease_grant(t, id, 1000, 0, 0);
+    for (int i = 0; i < 20000; i++) {
+        uint64_t ino = 1 + keel_rng_below(&rng, INOS - 1), id = 1 + keel_rng_below(&rng, LEASES);
+
+        if (keel_rng_below(&rng, 3) > 0) {
+            assert_int_equal(lease_attach(t, id, ino), 0);
+            owned[owners[ino]] -= owners[ino] != 0;
+            owned[id]++;
+            owners[ino] = id;
+        } else if (owners[ino] != 0) {
+            lease_detach(t, owners[ino], ino);
+            owned[owners[ino]]--;
+            owners[ino] = 0;
+        }
+    }
+    for (uint64_t id = 1; id <= LEASES; id++) {
+        assert_int_equal(info_of(t, id).keys, owned[id]);
+        owners[INOS] = id;
+        assert_int_equal(lease_keys(t, id, count_owned, owners), 0);
+    }
+}
+
 /* ---- the leader's clock ---- */
 
 static void only_a_leader_has_a_clock(void **state)
@@ -300,6 +341,23 @@ static void a_checkpoint_that_was_lost_does_not_stop_renewals(void **state)
     lease_demote(t);
     lease_promote(t, 30 * SECOND);
     assert_int_equal(lease_renew(t, 1, 31 * SECOND), 0);
+}
+
+static void a_late_full_checkpoint_does_not_hide_a_shorter_one_behind_it(void **state)
+{
+    struct lease_table *t = *state;
+    uint64_t remaining;
+
+    lease_promote(t, 0);
+    lease_grant(t, 1, 30000, 0, 0);
+    assert_int_equal(lease_due(t, 10 * SECOND, &remaining), 1);
+    assert_int_equal(lease_renew(t, 1, 11 * SECOND), KEEL_E_STALE); /* a full one is proposed */
+    assert_int_equal(lease_renew(t, 1, 12 * SECOND), KEEL_E_STALE); /* and another one */
+    lease_checkpoint(t, 1, 30000, 12 * SECOND);
+    assert_int_equal(lease_renew(t, 1, 12 * SECOND), 0);
+    assert_int_equal(lease_due(t, 22 * SECOND, &remaining), 1);
+    lease_checkpoint(t, 1, 30000, 22 * SECOND); /* the other one */
+    assert_int_equal(lease_renew(t, 1, 22 * SECOND), KEEL_E_STALE);
 }
 
 /* ---- bytes ---- */
@@ -500,6 +558,7 @@ int main(void)
         TABLE_TEST(a_uid_may_have_so_many_leases_and_gets_room_back),
         TABLE_TEST(the_cluster_may_have_so_many_leases),
         TABLE_TEST(keys_are_ascending_and_belong_to_one_lease),
+        TABLE_TEST(inodes_stay_with_their_lease_through_any_moves),
         TABLE_TEST(only_a_leader_has_a_clock),
         TABLE_TEST(leases_expire_in_the_order_of_their_end),
         TABLE_TEST(an_expiry_that_could_not_be_proposed_comes_again),
@@ -511,6 +570,7 @@ int main(void)
         TABLE_TEST(renewal_waits_for_the_full_ttl_after_a_checkpoint),
         TABLE_TEST(renewal_waits_while_a_checkpoint_is_on_its_way),
         TABLE_TEST(a_checkpoint_that_was_lost_does_not_stop_renewals),
+        TABLE_TEST(a_late_full_checkpoint_does_not_hide_a_shorter_one_behind_it),
         cmocka_unit_test(a_table_comes_back_from_its_bytes),
         TABLE_TEST(leading_changes_no_byte),
         cmocka_unit_test(damaged_bytes_are_refused),

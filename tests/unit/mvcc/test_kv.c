@@ -2,10 +2,13 @@
 #include "help.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "rng.h"
 
 /* ---- the same batches give the same tables ---- */
@@ -168,6 +171,70 @@ static void a_reader_keeps_its_view_while_others_write(void **state)
     help_dir_remove(dir);
 }
 
+struct writer {
+    struct kv *kv;
+    atomic_bool done;
+};
+
+/* Two keys in each batch, always of the same value. */
+static void *write_pairs(void *arg)
+{
+    struct writer *writer = arg;
+
+    for (int i = 0; i < 100; i++) {
+        struct kv_batch *batch = kv_batch_new();
+        struct keel_buf *value = keel_buf_copy(keel_slice_of(&i, sizeof i));
+
+        kv_batch_put(batch, KV_META, keel_slice_str("one"), keel_buf_ref(value));
+        kv_batch_put(batch, KV_RECORDS, keel_slice_str("two"), value);
+        KEEL_ASSERT(writer->kv->ops->write(writer->kv, batch) == 0);
+        kv_batch_free(batch);
+    }
+    atomic_store(&writer->done, true);
+    return NULL;
+}
+
+static int read_number(struct kv *kv, struct kv_read *read, enum kv_table table, const char *key)
+{
+    struct keel_slice value;
+    int number = -1;
+
+    if (kv->ops->get(read, table, keel_slice_str(key), &value) == 0)
+        memcpy(&number, value.data, sizeof number);
+    return number;
+}
+
+/* Nothing is asserted before the writer is at its end: it uses this stack. */
+static void a_reader_sees_whole_batches_of_a_writer_on_another_thread(void **state)
+{
+    char dir[128];
+    pthread_t thread;
+    int last = -1, torn = 0, backwards = 0;
+    bool done;
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    struct writer writer = { .kv = help_lmdb(dir) };
+
+    assert_int_equal(pthread_create(&thread, NULL, write_pairs, &writer), 0);
+    do {
+        done = atomic_load(&writer.done);
+        struct kv_read *read = writer.kv->ops->read_begin(writer.kv);
+        int one = read_number(writer.kv, read, KV_META, "one");
+
+        torn += one != read_number(writer.kv, read, KV_RECORDS, "two");
+        backwards += one < last;
+        last = one;
+        writer.kv->ops->read_end(read);
+    } while (!done);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(torn, 0);
+    assert_int_equal(backwards, 0);
+    assert_int_equal(last, 99);
+    writer.kv->ops->close(writer.kv);
+    help_dir_remove(dir);
+}
+
 /* ---- on disk ---- */
 
 static void files_are_readable_by_their_owner_only(void **state)
@@ -290,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lmdb_and_mem_hold_the_same_after_any_batches),
         cmocka_unit_test(a_reader_keeps_its_view_while_others_write),
+        cmocka_unit_test(a_reader_sees_whole_batches_of_a_writer_on_another_thread),
         cmocka_unit_test(files_are_readable_by_their_owner_only),
         cmocka_unit_test(a_full_map_is_reported_and_the_batch_has_no_effect),
         cmocka_unit_test(values_of_the_greatest_file_size_come_back),

@@ -385,6 +385,27 @@ static void changing_a_directorys_mode_keeps_its_living_times(void **state)
     assert_int_equal(record_of(f->m, "", 1).mode, 0755);
 }
 
+static void a_directorys_times_can_be_set(void **state)
+{
+    struct fixture *f = *state;
+    struct mvcc_key *dir = help_mkdir(f->m, "d");
+    struct mvcc_txn *txn = mvcc_begin(f->m, mvcc_applied_index(f->m) + 1, 1);
+
+    mvcc_touch_dir(txn, dir, 500);
+    mvcc_commit(txn);
+    struct mvcc_record record = record_of(f->m, "d", 0);
+
+    record.mtime_ns = 0; /* as in the record of its creation: not to be taken for unchanged */
+    txn = mvcc_begin(f->m, mvcc_applied_index(f->m) + 1, 1);
+    mvcc_put(txn, mvcc_root(f->m), keel_slice_str("d"), &record, NULL);
+    mvcc_commit(txn);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(mvcc_dir_info(help_key(f->m, "d")).mtime_ns, 0);
+        assert_int_equal(mvcc_dir_info(help_key(f->m, "d")).ctime_ns, 500);
+        f->m = (help_checkpoint(f->m, f->kv), help_reopen(f->m, f->kv));
+    }
+}
+
 static void a_removed_directory_leaves_no_times_behind(void **state)
 {
     struct fixture *f = *state;
@@ -618,6 +639,42 @@ static void damage_of_state_format_and_directory_times_is_refused(void **state)
     f->m = help_reopen(f->m, f->kv);
 }
 
+static void a_directory_without_times_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t key[8];
+
+    make_store(f);
+    put_be64(key, MVCC_ROOT_INO);
+    put_meta(f->kv, KV_DIRS, keel_slice_of(key, 8), keel_slice_of(NULL, 0));
+    expect_refused(f, KEEL_E_CORRUPT, "times of 1 directories instead of 2");
+}
+
+static const struct kv_ops *sound_ops;
+
+/* A database whose pages lead back to its beginning. */
+static int scan_twice(struct kv_read *read, enum kv_table table, struct keel_slice from,
+                      int (*fn)(void *arg, struct keel_slice key, struct keel_slice value),
+                      void *arg)
+{
+    int result = sound_ops->scan(read, table, from, fn, arg);
+
+    return result ? result : sound_ops->scan(read, table, from, fn, arg);
+}
+
+static void records_that_do_not_ascend_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct kv_ops looping = *f->kv->ops;
+
+    make_store(f);
+    sound_ops = f->kv->ops;
+    looping.scan = scan_twice;
+    f->kv->ops = &looping;
+    expect_refused(f, KEEL_E_CORRUPT, "record 1.0: it stands behind 5.0");
+    f->kv->ops = sound_ops;
+}
+
 static void a_missing_record_changes_the_state_hash(void **state)
 {
     struct fixture *f = *state;
@@ -759,6 +816,7 @@ int main(void)
         FIXTURE_TEST(listings_show_what_was_there_at_a_revision),
         FIXTURE_TEST(directory_times_move_without_a_revision_and_survive),
         FIXTURE_TEST(changing_a_directorys_mode_keeps_its_living_times),
+        FIXTURE_TEST(a_directorys_times_can_be_set),
         FIXTURE_TEST(a_removed_directory_leaves_no_times_behind),
         FIXTURE_TEST(writing_goes_on_while_a_checkpoint_is_out),
         FIXTURE_TEST(a_reader_sees_what_a_checkpoint_took_out_of_memory),
@@ -768,6 +826,8 @@ int main(void)
         FIXTURE_TEST(meta_values_come_back),
         FIXTURE_TEST(a_flipped_bit_in_any_record_is_refused_with_its_revision),
         FIXTURE_TEST(damage_of_state_format_and_directory_times_is_refused),
+        FIXTURE_TEST(a_directory_without_times_is_refused),
+        FIXTURE_TEST(records_that_do_not_ascend_are_refused),
         FIXTURE_TEST(a_missing_record_changes_the_state_hash),
         FIXTURE_TEST(a_record_without_its_directory_is_refused),
         FIXTURE_TEST(missing_or_short_content_is_refused),

@@ -13,7 +13,7 @@
 
 enum { PATH = 40, OPS = 3, ENTRIES = 500, WORLDS = 2 };
 
-enum op_kind { OP_WRITE, OP_MKDIR, OP_LINK, OP_DELETE, OP_RENAME, OP_CHMOD, OP_TOUCH };
+enum op_kind { OP_WRITE, OP_MKDIR, OP_LINK, OP_DELETE, OP_RENAME, OP_CHMOD, OP_UTIMES, OP_TOUCH };
 
 struct op {
     enum op_kind kind;
@@ -213,14 +213,18 @@ static void twin_write(struct twin *t, const struct op *op)
         twin_touch_parent(t, op, op->path);
 }
 
+/* chmod and utimes. */
 static void twin_chmod(struct twin *t, const struct op *op)
 {
     struct mvcc_record record = twin_live(t, op->path)->record;
     struct living_dir *dir = twin_dir(t, op->path);
 
-    record.mode = op->mode;
     record.ctime_ns = op->time;
-    if (dir != NULL)
+    if (op->kind == OP_UTIMES)
+        record.mtime_ns = op->size;
+    else
+        record.mode = op->mode;
+    if (op->kind == OP_CHMOD && dir != NULL)
         record.mtime_ns = dir->mtime;
     twin_put(t, op->path, record, false, 0);
 }
@@ -245,6 +249,7 @@ static void twin_op(struct twin *t, const struct op *op)
         twin_rename(t, op);
         break;
     case OP_CHMOD:
+    case OP_UTIMES:
         twin_chmod(t, op);
         break;
     case OP_TOUCH:
@@ -360,8 +365,12 @@ static uint32_t world_op(struct mvcc_txn *txn, struct mvcc *m, const struct op *
         world_rename(txn, m, op, sub);
         return 2;
     case OP_CHMOD:
+    case OP_UTIMES:
         assert_int_equal(mvcc_get(m, help_key(m, op->path), 0, &record), 0);
-        record.mode = op->mode;
+        if (op->kind == OP_CHMOD)
+            record.mode = op->mode;
+        else
+            record.mtime_ns = op->size;
         record.ctime_ns = op->time;
         world_put(txn, m, op->path, record, false, op, sub);
         return 1;
@@ -633,6 +642,7 @@ static bool op_is_allowed(struct twin *t, const struct op *op)
         return live != NULL && !is_dir && strcmp(op->path, op->to) != 0 &&
                parent_lives(t, op->to) && (target == NULL || target->record.kind != MVCC_DIR);
     case OP_CHMOD:
+    case OP_UTIMES:
         return live != NULL;
     case OP_TOUCH:
         return parent_lives(t, op->path);
@@ -642,9 +652,9 @@ static bool op_is_allowed(struct twin *t, const struct op *op)
 
 static bool random_op(struct twin *t, struct keel_rng *rng, struct op *ret_op)
 {
-    static const enum op_kind mix[] = { OP_WRITE,  OP_WRITE,  OP_WRITE, OP_WRITE,
-                                        OP_MKDIR,  OP_MKDIR,  OP_LINK,  OP_DELETE,
-                                        OP_RENAME, OP_RENAME, OP_CHMOD, OP_TOUCH };
+    static const enum op_kind mix[] = { OP_WRITE, OP_WRITE,  OP_WRITE,  OP_WRITE,  OP_MKDIR,
+                                        OP_MKDIR, OP_LINK,   OP_DELETE, OP_RENAME, OP_RENAME,
+                                        OP_CHMOD, OP_UTIMES, OP_TOUCH };
     static uint64_t next_ino = 100;
 
     for (int attempt = 0; attempt < 30; attempt++) {
@@ -658,7 +668,7 @@ static bool random_op(struct twin *t, struct keel_rng *rng, struct op *ret_op)
 
         random_path(rng, op.path);
         random_path(rng, op.to);
-        if (op.kind == OP_CHMOD && keel_rng_below(rng, 4) == 0)
+        if ((op.kind == OP_CHMOD || op.kind == OP_UTIMES) && keel_rng_below(rng, 4) == 0)
             op.path[0] = '\0';
         if (op.kind == OP_WRITE && keel_rng_below(rng, 10) == 0)
             op.size = 20000;
