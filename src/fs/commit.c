@@ -434,28 +434,39 @@ bool settle_is_due(const struct fs_handle *h)
     return h->kind == HANDLE_FILE && (commit_is_due(h) || (h->hold && h->kept));
 }
 
+static void propose_revoke(struct fs_request *rq, uint64_t lease);
+
 static void revoked(struct fs_request *rq, int err, const struct command_result *result)
 {
     (void)result;
+    /* the kernel interrupts the FLUSH of a process that was killed: from inside, then */
+    if (err == KEEL_E_INTR && rq->uncommitted)
+        propose_revoke(request_for(rq->fs, rq->handle), rq->handle->lease);
     request_answer(rq, err == KEEL_E_NOTFOUND ? 0 : err);
+}
+
+static void propose_revoke(struct fs_request *rq, uint64_t lease)
+{
+    Keel__Command command = KEEL__COMMAND__INIT;
+    Keel__LeaseRevoke revoke = KEEL__LEASE_REVOKE__INIT;
+
+    revoke.lease = lease;
+    command.op_case = KEEL__COMMAND__OP_LEASE_REVOKE;
+    command.lease_revoke = &revoke;
+    request_propose(rq, &command, keel_slice_of(NULL, 0), revoked);
 }
 
 static void settle_lease(struct fs_request *rq, int err, const struct command_result *result)
 {
     struct fs_handle *h = rq->handle;
-    Keel__Command command = KEEL__COMMAND__INIT;
-    Keel__LeaseRevoke revoke = KEEL__LEASE_REVOKE__INIT;
 
     err = commit_end(rq, err, result);
     if (err != 0 || !h->hold || !h->kept) {
         request_answer(rq, err);
         return;
     }
-    revoke.lease = h->lease;
     drop_lease(rq->fs, h);
-    command.op_case = KEEL__COMMAND__OP_LEASE_REVOKE;
-    command.lease_revoke = &revoke;
-    request_propose(rq, &command, keel_slice_of(NULL, 0), revoked);
+    propose_revoke(rq, h->lease);
 }
 
 void settle(struct fs_request *rq, struct fs_handle *h)

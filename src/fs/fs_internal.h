@@ -115,6 +115,7 @@ struct fs {
     uint64_t init_unique; /* of the INIT request, while its answer is outstanding */
     uint64_t now_us;      /* of this loop turn: for what needs no better */
     struct poker *poker;
+    dev_t dev; /* st_dev of the mount; 0: none */
     uv_poll_t poll;
     uv_timer_t timer;       /* creations */
     uv_poll_t unmount_poll; /* end of the child that unmounts */

@@ -285,6 +285,24 @@ static void attr_set(struct fs_request *rq, int err, const struct command_result
         answer_attr(rq, node);
 }
 
+static void propose_set_attr(struct fs_request *rq, struct fs_node *node);
+
+/* touch(1) of a file that exists only here so far: its creation is all there is to do, unless it
+ * turns out to be another node's file. */
+static void touched(struct fs_request *rq, int err, const struct command_result *result)
+{
+    struct fs_node *node = rq->nodes[rq->node_count - 1];
+    bool ours = err == 0 && result->ino == node->nodeid;
+
+    err = commit_end(rq, err, result);
+    if (err != 0)
+        request_answer(rq, err);
+    else if (ours)
+        answer_attr(rq, node);
+    else
+        propose_set_attr(rq, node);
+}
+
 /* node: the live one, or one that is created here. */
 static void propose_set_attr(struct fs_request *rq, struct fs_node *node)
 {
@@ -296,6 +314,11 @@ static void propose_set_attr(struct fs_request *rq, struct fs_node *node)
     fill_set_attr(rq, &set);
     if (set.set == 0) {
         answer_attr(rq, node);
+        return;
+    }
+    if (node->creation != NULL && node->creation->handle != NULL && set.set == set.now &&
+        node->creation->handle->staged.len == 0 && commit_is_due(node->creation->handle)) {
+        commit_held(rq, node->creation->handle, touched);
         return;
     }
     if (rq->handle != NULL)

@@ -42,7 +42,7 @@ struct fs_request *request_new(struct fs *fs, fuse_req_t req)
 
 void request_use(struct fs_request *rq, struct fs_node *node, bool locked)
 {
-    KEEL_ASSERT(rq->node_count < FS_REQUEST_NODES && !rq->counted);
+    KEEL_ASSERT(rq->node_count < FS_REQUEST_NODES && !(locked && rq->counted));
     if (locked)
         rq->locked = (uint8_t)(rq->locked | 1U << rq->node_count);
     rq->nodes[rq->node_count++] = node;

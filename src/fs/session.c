@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -163,12 +165,12 @@ static uint64_t hook_now(void *arg)
     return replica_now_us(fs->replica);
 }
 
-static void start_poker(struct fs *fs, dev_t dev)
+static void start_poker(struct fs *fs)
 {
     struct poker_hooks hooks = { fs, hook_attributes, hook_path, hook_child, hook_now };
-    int err = fs->options.poke
-                  ? poker_new(fs->loop, fs->options.mount_point, dev, fs->nodes, &hooks, &fs->poker)
-                  : 0;
+    int err = fs->options.poke ? poker_new(fs->loop, fs->options.mount_point, fs->dev, fs->nodes,
+                                           &hooks, &fs->poker)
+                               : 0;
 
     if (err != 0) {
         fs->poker = NULL;
@@ -345,9 +347,10 @@ static void serve(struct fs *fs)
     fs->open_handles = 2;
     fs->mounted = true;
     uv_poll_start(&fs->poll, UV_READABLE, on_readable);
-    if (find_mount(fs->options.mount_point, &info))
-        start_poker(fs, info.dev);
-    else
+    if (find_mount(fs->options.mount_point, &info)) {
+        fs->dev = info.dev;
+        start_poker(fs);
+    } else
         log_warning("%s is not in /proc/self/mountinfo: no inotify events of remote changes",
                     fs->options.mount_point);
 }
@@ -502,12 +505,41 @@ static void free_creations(struct fs *fs)
             creation_drop(fs, fs->creation_buckets[i]);
 }
 
+static bool is_connected(const struct fs *fs)
+{
+    struct pollfd poll_fd = { .fd = fuse_session_fd(fs->session) };
+
+    return poll(&poll_fd, 1, 0) == 0 || (poll_fd.revents & POLLERR) == 0;
+}
+
+/* libfuse unmounts by path while the connection lives: after a lazy unmount that could be somebody
+ * else's mount. So the connection is ended first. */
+static void free_session(struct fs *fs)
+{
+    char path[64];
+    int fd = -1;
+
+    if (fs->session == NULL)
+        return;
+    if (fs->dev != 0 && is_connected(fs)) {
+        snprintf(path, sizeof path, "/sys/fs/fuse/connections/%u/abort", minor(fs->dev));
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    }
+    if (fd >= 0) {
+        if (write(fd, "1", 1) != 1)
+            log_warning("%s: %s", path, strerror(errno));
+        close(fd);
+    }
+    if (fs->dev != 0 && !is_connected(fs))
+        fuse_session_unmount(fs->session);
+    fuse_session_destroy(fs->session);
+}
+
 void fs_free(struct fs *fs)
 {
     if (fs == NULL)
         return;
-    if (fs->session != NULL)
-        fuse_session_destroy(fs->session);
+    free_session(fs);
     free(fs->buf.mem);
     handles_free(fs);
     free_creations(fs);
