@@ -2,6 +2,10 @@
 #include "check.h"
 #include "raft/raft_internal.h"
 
+/* No cluster gets there by elections; a term from nowhere must not leave this node without a next
+ * one. */
+#define RAFT_TERM_MAX (UINT64_MAX / 2)
+
 /* ---- a follower and its leader ---- */
 
 static void follow(struct raft *r, uint64_t leader, uint64_t sent_us)
@@ -221,7 +225,8 @@ void raft_step(struct raft *r, uint64_t now_us, const struct raft_message *msg)
     bool leads = msg->type == RAFT_APPEND || msg->type == RAFT_HEARTBEAT;
 
     raft_enter(r, now_us);
-    if (msg->to != r->id || raft_peer_find(r, msg->from) == NULL || is_shut_out(r, msg))
+    if (msg->to != r->id || raft_peer_find(r, msg->from) == NULL || msg->term > RAFT_TERM_MAX ||
+        is_shut_out(r, msg))
         return;
     if (msg->term < r->hard.term) {
         step_lower_term(r, msg);

@@ -191,8 +191,14 @@ static void foreign_messages_are_ignored(void **state)
     raft_step(r, 1000000, &msg); /* from itself */
     assert_int_equal(raft_term(r), 0);
     msg.from = 2;
-    msg.type = RAFT_MESSAGE_TYPES;
+    msg.term = UINT64_MAX; /* nothing could follow it */
     raft_step(r, 1000000, &msg);
+    assert_int_equal(raft_term(r), 0);
+    msg.type = RAFT_MESSAGE_TYPES;
+    msg.term = 0;
+    raft_step(r, 1000000, &msg);
+    drain(r, 1000000);
+    assert_int_equal(raft_term(r), 0);
     raft_free(r);
 }
 
