@@ -640,7 +640,8 @@ static void move_key(struct apply_op *op, const struct place *from, const struct
         drop_lease(op, &change->replaced_before);
     }
     mvcc_delete(op->txn, from->key, op->head->time_ns, 0, true);
-    record.ctime_ns = op->head->time_ns;
+    if (record.ctime_ns < op->head->time_ns)
+        record.ctime_ns = op->head->time_ns;
     /* the key at the new name goes on, and with it the time at which it began */
     record.btime_ns = to->live ? change->replaced_before.btime_ns : op->head->time_ns;
     mvcc_put(op->txn, to->dir, to->name, &record, NULL);

@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "hash.h"
 #include "replica_internal.h"
 
 static struct raft *make_raft(struct replica *r, uint64_t now)
@@ -51,6 +52,8 @@ struct replica *replica_new(struct keel_env *env, struct apply *apply,
     if (r->options.pending_limit_bytes == 0)
         r->options.pending_limit_bytes = KEEL_PENDING_BYTES;
     r->started_us = now_of(r);
+    /* An answer to a read of this node's last life must not pass for one to a read of this one. */
+    r->next_context = keel_hash64(keel_slice_of(&options->nonce, sizeof options->nonce));
     keel_arena_init(&r->arena);
     requests_init(r);
     leases_init(r);

@@ -104,7 +104,7 @@ static void confirm(struct replica *r, uint64_t lease, uint64_t sent_us)
 {
     struct lease_keeper *keeper = find_keeper(r, lease);
 
-    if (keeper != NULL && !keeper->lost && sent_us > keeper->confirmed_us)
+    if (keeper != NULL && !keeper->lost && sent_us > keeper->confirmed_us && sent_us <= now_of(r))
         keeper->confirmed_us = sent_us;
 }
 
