@@ -176,10 +176,10 @@ static void event_measure(struct reader *reader, const char *path,
         one_event(reader, path, options, &figures);
     figures.event.count = figures.write.count = 0;
     end_ns = bench_now_ns() + bench_seconds_to_ns(options->seconds);
-    while (bench_now_ns() < end_ns) {
+    do {
         one_event(reader, path, options, &figures);
         usleep(PAUSE_US); /* what the event before set off is over */
-    }
+    } while (bench_now_ns() < end_ns);
     event_report(&figures, ret);
 }
 

@@ -32,6 +32,7 @@ struct load {
     const struct bench_options *options;
     int (*operation)(struct client *client);
     atomic_ulong begin_ns, end_ns; /* the measured window; 0 until it has begun, or ended */
+    atomic_bool any;               /* something has ended in it */
     pthread_barrier_t ready;
 };
 
@@ -87,13 +88,17 @@ static void pause_after_error(void)
 
 static void count(struct client *client, int err, uint64_t from_ns, uint64_t until_ns)
 {
-    uint64_t begin_ns = atomic_load(&client->load->begin_ns);
+    struct load *load = client->load;
+    uint64_t begin_ns = atomic_load(&load->begin_ns);
+    bool inside = begin_ns != 0 && until_ns >= begin_ns;
 
+    if (inside && !atomic_load(&load->any))
+        atomic_store(&load->any, true);
     if (err != 0) {
         client->errors++;
         client->last_error = err;
         pause_after_error();
-    } else if (begin_ns != 0 && until_ns >= begin_ns) {
+    } else if (inside) {
         bench_samples_add(&client->samples, until_ns - from_ns);
     }
 }
@@ -174,6 +179,8 @@ static void measure(struct load *load, struct bench_cpu *before, struct bench_cp
     bench_cpu_read(load->options, before);
     atomic_store(&load->begin_ns, bench_now_ns());
     bench_sleep_until(load->begin_ns + bench_seconds_to_ns(load->options->seconds));
+    while (!atomic_load(&load->any))
+        bench_sleep_until(bench_now_ns() + bench_seconds_to_ns(0.01));
     atomic_store(&load->end_ns, bench_now_ns());
     bench_cpu_read(load->options, after);
 }

@@ -186,10 +186,21 @@ def test_a_directory_that_is_not_there_is_named():
 
 # ---- tools/bench ----
 
-def bench(*arguments, **options):
-    environment = {**os.environ, "KEEL_BUILD": str(BUILD)}
-    return subprocess.Popen([TOOL, *map(str, arguments)], text=True, env=environment,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+@pytest.fixture
+def bench():
+    """bench(argument...) starts tools/bench. One that still runs at the end is told to stop: it cleans up."""
+    children = []
+
+    def run(*arguments):
+        children.append(subprocess.Popen(
+            [TOOL, *map(str, arguments)], text=True, env={**os.environ, "KEEL_BUILD": str(BUILD)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return children[-1]
+
+    yield run
+    for child in children:
+        child.terminate()
+        child.communicate(timeout=60)
 
 
 def left_in(directory):
@@ -206,7 +217,7 @@ def disk_path():
     path.rmdir()
 
 
-def test_bench_measures_everything_and_leaves_nothing(tmp_path, disk_path):
+def test_bench_measures_everything_and_leaves_nothing(tmp_path, disk_path, bench):
     output = tmp_path / "figures.json"
     child = bench("--seconds", SECONDS, "--rounds", 1, "--dir", disk_path, "--json", output)
     text, errors = child.communicate(timeout=170)
@@ -225,19 +236,16 @@ def test_bench_measures_everything_and_leaves_nothing(tmp_path, disk_path):
     assert cpu["keelfs, leader"] > 0 and cpu["keelfs, followers"] > 0
 
 
-def test_bench_that_is_ended_takes_its_cluster_down(disk_path):
-    child = bench("--dir", disk_path)
-    try:
-        wait_for(lambda: re.search(r"write 1$", child.stderr.readline()), seconds=60)
-        child.terminate()
-        child.communicate(timeout=60)
-    finally:
-        child.kill()
+def test_bench_that_is_ended_takes_its_cluster_down(disk_path, bench):
+    child = bench("--seconds", 1, "--dir", disk_path)
+    wait_for(lambda: re.search(r"write 1$", child.stderr.readline()), seconds=60)
+    child.terminate()
+    child.communicate(timeout=60)
     assert child.returncode == 128 + signal.SIGTERM
     assert left_in(disk_path) == []
 
 
-def test_bench_does_not_measure_in_memory():
+def test_bench_does_not_measure_in_memory(bench):
     child = bench("--dir", "/dev/shm")
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 1
