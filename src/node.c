@@ -109,7 +109,6 @@ static int check_members(const struct node *node)
 static int identity_bootstrap(struct node *node)
 {
     const struct node_options *o = node->options;
-    char why[512];
 
     if (!o->bootstrap) {
         log_error("the data directory %s is empty: --bootstrap starts a new cluster in it; if this "
@@ -127,16 +126,10 @@ static int identity_bootstrap(struct node *node)
     node->identity.incarnation = random_u64();
     snprintf(node->identity.name, sizeof node->identity.name, "%s", o->name);
     snprintf(node->identity.token, sizeof node->identity.token, "%s", o->cluster_token);
+    node->identity_is_new = true;
     int err = parse_members(node, o->initial_cluster);
 
-    if (err == 0)
-        err = check_members(node);
-    if (err != 0)
-        return err;
-    err = identity_save(node->dir_fd, &node->identity, why, sizeof why);
-    if (err != 0)
-        log_error("%s", why);
-    return err;
+    return err != 0 ? err : check_members(node);
 }
 
 static int identity_check(struct node *node)
@@ -288,6 +281,25 @@ static void make_replica(struct node *node, struct wal_recovery *recovery)
     node->replica = replica_new(&node->env, node->apply, &options);
 }
 
+/* The identity is written last: where there is one, there must be a log. */
+static int settle_identity(struct node *node, const struct wal_recovery *recovery)
+{
+    char why[512];
+
+    if (node->identity_is_new) {
+        int err = identity_save(node->dir_fd, &node->identity, why, sizeof why);
+
+        if (err != 0)
+            log_error("%s", why);
+        return err;
+    }
+    if (!recovery->fresh)
+        return 0;
+    log_error("the log is gone from the data directory: what this node has promised is in it. "
+              "Restore it, or remove this member and add it again");
+    return KEEL_E_CORRUPT;
+}
+
 static int open_local_state(struct node *node)
 {
     struct wal_recovery recovery = { 0 };
@@ -295,6 +307,8 @@ static int open_local_state(struct node *node)
 
     if (err == 0)
         err = open_log(node, &recovery);
+    if (err == 0)
+        err = settle_identity(node, &recovery);
     if (err == 0) {
         log_info("recovered: applied %" PRIu64 ", log %" PRIu64 ", revision %" PRIu64,
                  mvcc_applied_index(node->mvcc), recovery.last_index, mvcc_revision(node->mvcc));

@@ -9,7 +9,10 @@
 #include "log.h"
 #include "node_internal.h"
 
-enum { WAL_IDLE_MS = 20 }; /* without anything to write: the log may be tidied */
+enum {
+    WAL_IDLE_MS = 20,         /* without anything to write: the log may be tidied */
+    WAL_STEP_BYTES = 1 << 20, /* written, before another step is filled ahead under load */
+};
 
 static struct node *node_of(struct keel_env *env)
 {
@@ -72,6 +75,10 @@ static void write_batches(struct node *node, struct wal_batch **batches, size_t 
         return;
     int err = wal_write(node->wal, batches, count);
 
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < batches[i]->count; j++)
+            node->wal_written_bytes +=
+                WAL_RECORD_HEADER + raft_entry_bytes(&batches[i]->entries[j]);
     if (err != 0)
         keel_fatal("the log cannot be written (%s): nothing more can be promised; %s",
                    keel_strerror(err),
@@ -126,6 +133,22 @@ static bool wal_run_idle(void *arg)
     return more;
 }
 
+/* Without a pause for wal_run_idle the log would outrun what was filled ahead: a step now and then.
+ */
+static void wal_run_after(void *arg)
+{
+    struct node *node = arg;
+    bool more;
+
+    if (node->wal_written_bytes < WAL_STEP_BYTES)
+        return;
+    node->wal_written_bytes = 0;
+    int err = wal_prepare(node->wal, &more);
+
+    if (err != 0 && err != KEEL_E_DISKFULL)
+        keel_fatal("the log cannot be written (%s)", keel_strerror(err));
+}
+
 static void wal_done(void *arg, struct work *item)
 {
     struct node *node = arg;
@@ -144,6 +167,7 @@ static void wal_done(void *arg, struct work *item)
 static const struct worker_ops wal_worker_ops = {
     .run = wal_run,
     .idle = wal_run_idle,
+    .after = wal_run_after,
     .done = wal_done,
 };
 

@@ -37,6 +37,7 @@ struct node {
 
     int dir_fd;
     struct identity identity;
+    bool identity_is_new; /* to be saved once log and store exist */
     char mount_point[KEEL_PATH_MAX + 1];
     char source[256];
     char *wal_dir;                                 /* NULL: below the data directory */
@@ -53,6 +54,7 @@ struct node {
     struct peer_pool *peers;
     struct fs *fs;
     struct worker wal_worker, db_worker;
+    size_t wal_written_bytes; /* the log thread's: since it last filled ahead */
     bool workers_running;
     uint64_t refused_by[KEEL_MEMBERS_MAX]; /* peers that do not take us for who we say */
     size_t refusals;

@@ -68,6 +68,8 @@ static void worker_main(void *arg)
         if (list != NULL) {
             w->ops->run(w->arg, list);
             give_back(w, list);
+            if (w->ops->after != NULL)
+                w->ops->after(w->arg);
             idle_work = w->idle_ms != 0;
         } else if (stopping) {
             return;

@@ -16,6 +16,9 @@ struct worker_ops {
     /* On the thread, when nothing has come in for idle_ms: true when there is more idle work. May
      * be NULL. */
     bool (*idle)(void *arg);
+    /* On the thread, after what was run has been handed back: work that nobody waits for. May be
+     * NULL. */
+    void (*after)(void *arg);
     /* On the loop: an item has been run; it belongs to the loop again. */
     void (*done)(void *arg, struct work *item);
 };
