@@ -244,7 +244,10 @@ static int parse_create(const struct fs_request *rq, struct fs_name *ret_parsed)
 /* Committed at once: O_EXCL, and @if=0, which has to tell the shell at open whether it won. */
 static bool is_exclusive(const struct fs_request *rq, const struct fs_name *parsed)
 {
-    return (rq->fi.flags & O_EXCL) != 0 || (parsed->words & WORD_IF) != 0;
+    struct fs_handle asked = { .flags = rq->fi.flags, .exclusive = (rq->fi.flags & O_EXCL) != 0 };
+
+    set_terms(&asked, parsed);
+    return !handle_may_defer(&asked, DEFER_CREATION, NULL);
 }
 
 /* The node that the kernel gets for the name: the file's, or a conditional view's. */

@@ -130,13 +130,16 @@ static void ticket_done(struct poker *p, const struct poker_done *done)
         log_warning("poker: report about a ticket that is not the present one");
         return;
     }
-    if (done->error)
-        p->queue.stats.dropped++;
-    else
+    if (!done->error) {
         p->queue.stats.done++;
-    if (done->error)
-        log_debug("poker: ticket of %.*s dropped: %s", (int)t->name.text.len,
-                  (const char *)t->name.text.data, strerror(done->error));
+        ticket_queue_remove(&p->queue, t);
+        return;
+    }
+    if (ticket_queue_salvage(&p->queue, t))
+        return;
+    log_debug("poker: ticket of %.*s dropped: %s", (int)t->name.text.len,
+              (const char *)t->name.text.data, strerror(done->error));
+    p->queue.stats.dropped++;
     ticket_queue_remove(&p->queue, t);
 }
 

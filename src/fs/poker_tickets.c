@@ -147,7 +147,7 @@ const struct stat *ticket_queue_gone(const struct ticket_queue *q, uint64_t ino)
     const struct ticket_lane *lane = lane_find(q, ino);
     const struct ticket *t = lane ? lane->last : NULL;
 
-    if (t && t->lanes[LANE_REPLACED] == lane)
+    if (t && t->kind == CHANGE_RENAME && t->lanes[LANE_REPLACED] == lane)
         return &t->replaced;
     if (t && t->lanes[LANE_OBJECT] == lane && (t->kind == CHANGE_REMOVE || t->kind == CHANGE_RMDIR))
         return &t->object;
@@ -502,6 +502,51 @@ static void ticket_forget_names(struct ticket_queue *q, struct ticket *t)
     name_unlink(q, &t->name);
     if (t->new_name.parent)
         name_unlink(q, &t->new_name);
+}
+
+/* The old name is gone, as the rename said. The inode may be alive elsewhere: then it has a link
+ * left after this removal. */
+static void keep_departure(struct ticket_queue *q, struct ticket *t)
+{
+    struct stat now;
+    bool alive =
+        q->hooks->attributes(q->hooks->arg, ticket_node(t, LANE_OBJECT), &now) && now.st_nlink > 0;
+
+    t->kind = CHANGE_REMOVE;
+    t->object.st_nlink = alive ? 2 : 1;
+}
+
+static void keep_arrival(struct ticket *t)
+{
+    struct ticket_lane *old_parent = t->lanes[LANE_PARENT];
+
+    t->kind = S_ISLNK(t->object.st_mode) ? CHANGE_SYMLINK : CHANGE_CREATE;
+    t->size = 0;
+    t->lanes[LANE_PARENT] = t->lanes[LANE_NEW_PARENT];
+    t->lanes[LANE_NEW_PARENT] = old_parent;
+    t->name = t->new_name;
+    t->path = t->new_path;
+}
+
+bool ticket_queue_salvage(struct ticket_queue *q, struct ticket *t)
+{
+    if (t->kind != CHANGE_RENAME || t->answered)
+        return false;
+    bool departed = still_holds(q, t, &t->name, 0);
+    bool arrived = still_holds(q, t, &t->new_name, t->lanes[LANE_OBJECT]->ino);
+
+    if (departed == arrived)
+        return false;
+    ticket_fly_no_more(q, t);
+    ticket_forget_names(q, t);
+    if (departed)
+        keep_departure(q, t);
+    else
+        keep_arrival(t);
+    t->new_name.parent = 0;
+    name_link(q, &t->name);
+    list_prepend(&q->waiting, t);
+    return true;
 }
 
 void ticket_queue_remove(struct ticket_queue *q, struct ticket *t)

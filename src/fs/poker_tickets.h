@@ -110,6 +110,9 @@ void ticket_queue_add(struct ticket_queue *q, const struct keel_change *change);
 struct ticket *ticket_queue_next(struct ticket_queue *q);
 /* It went. */
 void ticket_queue_fly(struct ticket_queue *q, struct ticket *t);
+/* The flying rename t failed because a local operation has overtaken one half of it: what is left,
+ * a removal or a creation, waits in its place. False: nothing is left of it. */
+bool ticket_queue_salvage(struct ticket_queue *q, struct ticket *t);
 /* It is done, or given up: out of the queue. */
 void ticket_queue_remove(struct ticket_queue *q, struct ticket *t);
 /* The process died: what was flying waits again, before all others, less what was answered already.

@@ -1,0 +1,116 @@
+/* What is read out of /proc: callers, and what is mounted where. */
+#include "unit.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fs/mountinfo.h"
+#include "fs/proc.h"
+
+static void only_sigkill_pending_for_the_thread_is_fatal(void **state)
+{
+    (void)state;
+    assert_true(proc_parse_kill_pending("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
+    assert_true(proc_parse_kill_pending("SigPnd:\t0000000000004102\n"));
+    assert_false(proc_parse_kill_pending("SigPnd:\t0000000000000002\nShdPnd:\t0100\n"));
+    assert_false(proc_parse_kill_pending("Name:\tx\n"));
+    assert_false(proc_parse_kill_pending(""));
+}
+
+static void exit_code_of_a_signal_means_killed(void **state)
+{
+    (void)state;
+    assert_true(proc_parse_killed("12 (a b) R 1 2 0 0 9\n"));
+    assert_true(proc_parse_killed("12 (x) 139")); /* with a core dump */
+    assert_false(proc_parse_killed("12 (a b) R 1 2 0 0 0\n"));
+    assert_false(proc_parse_killed("12 (a b) R 1 2 0 0 256\n")); /* exit(1) */
+    assert_false(proc_parse_killed("garbage"));
+}
+
+static void group_is_found_between_other_lines(void **state)
+{
+    (void)state;
+    assert_int_equal(proc_parse_group("Name:\tTgid: 9\nTgid:\t4711\nNgid:\t0\n"), 4711);
+    assert_int_equal(proc_parse_group("Name:\tx\n"), 0);
+}
+
+static void own_process_is_alive_and_in_its_group(void **state)
+{
+    (void)state;
+    assert_false(proc_kill_pending(getpid()));
+    assert_false(proc_killed(getpid()));
+    assert_int_equal(proc_group(getpid()), getpid());
+    assert_int_equal(proc_group(0), 0);
+}
+
+static void descriptors_are_told_by_the_last_part_of_their_name(void **state)
+{
+    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_true(proc_holds_name(getpid(), keel_slice_str("mountinfo")));
+    assert_false(proc_holds_name(getpid(), keel_slice_str("ountinfo")));
+    assert_false(proc_holds_name(getpid(), keel_slice_str("no-such-file")));
+    close(fd);
+    assert_false(proc_holds_name(getpid(), keel_slice_str("mountinfo")));
+    assert_true(proc_holds_name(0, keel_slice_str("mountinfo"))); /* unknown */
+}
+
+static bool find_in(const char *text, const char *mount_point, struct mountinfo *info)
+{
+    FILE *table = fmemopen((char *)(uintptr_t)text, strlen(text), "r");
+    bool found;
+
+    assert_non_null(table);
+    found = mountinfo_find(table, mount_point, info);
+    fclose(table);
+    return found;
+}
+
+static void topmost_mount_is_found_with_its_device_and_source(void **state)
+{
+    static const char table[] =
+        "22 1 254:1 / / rw - ext4 /dev/root rw\n"
+        "40 22 0:38 / /mnt/a\\040b rw,nosuid shared:1 master:2 - fuse.keelfs keelfs:old/n1 rw\n"
+        "41 40 0:39 / /mnt/a\\040b rw,nosuid - fuse.keelfs keelfs:c\\040d/n1 rw,user_id=0\n"
+        "42 22 0:40 / /mnt/other rw - tmpfs none rw\n";
+    struct mountinfo info;
+
+    (void)state;
+    assert_true(find_in(table, "/mnt/a b", &info));
+    assert_int_equal(minor(info.dev), 39);
+    assert_string_equal(info.source, "keelfs:c d/n1");
+    assert_true(find_in(table, "/mnt/other", &info));
+    assert_string_equal(info.source, "none");
+    assert_false(find_in(table, "/mnt", &info));
+}
+
+static void lines_that_are_no_mounts_are_passed_over(void **state)
+{
+    struct mountinfo info;
+
+    (void)state;
+    assert_false(find_in("\n", "/m", &info));
+    assert_false(find_in("1 2 3:4 / /m rw\n", "/m", &info));
+    assert_false(find_in("1 2 x / /m rw - t s rw\n", "/m", &info));
+    assert_false(find_in("1 2 3:4 / /m rw - t\n", "/m", &info));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_sigkill_pending_for_the_thread_is_fatal),
+        cmocka_unit_test(exit_code_of_a_signal_means_killed),
+        cmocka_unit_test(group_is_found_between_other_lines),
+        cmocka_unit_test(own_process_is_alive_and_in_its_group),
+        cmocka_unit_test(descriptors_are_told_by_the_last_part_of_their_name),
+        cmocka_unit_test(topmost_mount_is_found_with_its_device_and_source),
+        cmocka_unit_test(lines_that_are_no_mounts_are_passed_over),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
