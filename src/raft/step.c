@@ -37,11 +37,14 @@ static void reject_append(struct raft *r, const struct raft_message *msg)
     uint64_t last = raft_tail_last(&r->log);
     uint64_t from = msg->u.append.prev_index < last ? msg->u.append.prev_index : last;
     uint64_t hint = raft_tail_agree(&r->log, from, msg->u.append.prev_term, r->hard.commit);
+    uint64_t hint_term = 0;
+    bool known = raft_tail_term(&r->log, hint, &hint_term);
 
+    KEEL_ASSERT(known);
     reply->u.append_reply.rejected = true;
     reply->u.append_reply.index = msg->u.append.prev_index;
     reply->u.append_reply.hint_index = hint;
-    KEEL_ASSERT(raft_tail_term(&r->log, hint, &reply->u.append_reply.hint_term));
+    reply->u.append_reply.hint_term = hint_term;
     /* Promises nothing: needs no disk. */
     raft_send(r, reply);
 }

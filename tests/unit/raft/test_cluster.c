@@ -62,7 +62,7 @@ struct cluster {
     struct node nodes[NODES_MAX];
     bool link[NODES_MAX][NODES_MAX]; /* connections, both ways */
     bool mute[NODES_MAX][NODES_MAX]; /* one way, silent */
-    bool faults;
+    bool faults, keep_down;
     struct flight flights[FLIGHT_MAX];
     size_t flight_count;
     struct read reads[READS_MAX];
@@ -466,7 +466,7 @@ static void run_flights(struct cluster *c)
 static void run_node(struct cluster *c, struct node *n)
 {
     if (n->r == NULL) {
-        if (n->restart_us > c->now_us && c->faults)
+        if (c->keep_down || (n->restart_us > c->now_us && c->faults))
             return;
         start(c, n);
         for (size_t i = 0; i < c->count; i++) {
@@ -593,7 +593,7 @@ static void teardown(struct cluster *c)
     free(c);
 }
 
-static void run_seed(uint64_t seed, size_t count, size_t steps)
+static struct cluster *cluster_new(uint64_t seed, size_t count)
 {
     struct cluster *c = keel_calloc(1, sizeof *c);
 
@@ -609,10 +609,46 @@ static void run_seed(uint64_t seed, size_t count, size_t steps)
         c->nodes[i].offset_us = below(c, 1000000000);
         c->nodes[i].rate = 1000 + below(c, 10);
     }
+    return c;
+}
+
+static void run_seed(uint64_t seed, size_t count, size_t steps)
+{
+    struct cluster *c = cluster_new(seed, count);
+
     for (size_t i = 0; i < steps; i++)
         step(c);
     heal(c);
     teardown(c);
+}
+
+static struct node *leader(struct cluster *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->nodes[i].r != NULL && raft_role(c->nodes[i].r) == RAFT_LEADER)
+            return &c->nodes[i];
+    }
+    return NULL;
+}
+
+/* From the death of the leader to the first commit of the next one, on a network without faults. */
+static uint64_t failover_us(uint64_t seed)
+{
+    struct cluster *c = cluster_new(seed, 3);
+    uint64_t start_us, took_us, committed;
+
+    heal(c);
+    c->keep_down = true;
+    committed = c->committed_last;
+    start_us = c->now_us;
+    crash(c, leader(c));
+    while (c->committed_last == committed) {
+        step(c);
+        REQUIRE(c, c->now_us < start_us + 10000000);
+    }
+    took_us = c->now_us - start_us;
+    teardown(c);
+    return took_us;
 }
 
 static uint64_t seeds = 150;
@@ -640,11 +676,35 @@ static void five_nodes_stay_safe_and_agree_in_the_end(void **state)
         run_seed(seed, 5, 4000);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Up to 8 ms until the close is noticed, up to 1 ms a message and mostly up to 5 ms an fsync. */
+static void a_dead_leader_is_replaced_in_well_under_an_election_timeout(void **state)
+{
+    uint64_t took_us[100];
+
+    (void)state;
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(took_us); i++)
+        took_us[i] = failover_us(2000 + i);
+    qsort(took_us, KEEL_ARRAY_LEN(took_us), sizeof *took_us, by_size);
+    print_message("# median %llu ms, 90 %% %llu ms, longest %llu ms\n",
+                  (unsigned long long)took_us[50] / 1000, (unsigned long long)took_us[90] / 1000,
+                  (unsigned long long)took_us[99] / 1000);
+    assert_true(took_us[50] < 150000);
+    assert_true(took_us[90] < 300000);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_nodes_stay_safe_and_agree_in_the_end),
         cmocka_unit_test(five_nodes_stay_safe_and_agree_in_the_end),
+        cmocka_unit_test(a_dead_leader_is_replaced_in_well_under_an_election_timeout),
     };
 
     if (argc > 1) {
