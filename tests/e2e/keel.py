@@ -174,7 +174,7 @@ class Cluster:
     def __init__(self, nodes=3, flags=()):
         self.count = nodes
         self.flags = list(flags)
-        self.dir = os.path.realpath(tempfile.mkdtemp(prefix="keel-e2e-"))
+        self.dir = os.path.realpath(tempfile.mkdtemp(prefix=f"keel-e2e-{os.getpid()}-"))
         self.expected_log = []  # regular expressions of suspect lines that this test provokes
         self.sessions = set()  # of all node processes there ever were
         self.is_up = False

@@ -60,7 +60,7 @@ def test_a_node_that_is_cut_off_times_out_and_is_current_again_after_healing(mak
     c.heal(old)
     began = time.monotonic()
     assert wait_for(lambda: c.read(old, "f") == b"1")
-    # Measured here about 0.5 s; the bound has room for a busy machine.
+    # The connections come back within 750 ms (docs/protocol-peer.md); the rest is room for a busy machine.
     assert time.monotonic() - began < 5
 
 
@@ -140,10 +140,10 @@ def test_a_node_without_its_data_is_refused_by_its_peers(make_cluster):
     # As somebody would who starts it as on the first day.
     with open(os.path.join(c.dir, "flags"), "w") as file:
         file.write("--bootstrap\n")
-    c.start(lost)
-    wait_for(lambda: f"n{lost} has lost its data: remove it and add it again" in c.log(lost))
+    c.tool("start", lost, check=False)  # its mount may have answered before it gives up
+    wait_for(lambda: not processes_of_sessions({c.pid(lost)}))
+    assert f"n{lost} has lost its data: remove it and add it again" in c.log(lost)
     c.write(other, "f", "y")
-    assert c.status(lost)["stale"] == "yes"
     assert c.read(other, "f") == b"y"
 
 
