@@ -215,6 +215,58 @@ def test_changes_of_two_nodes_arrive_in_revision_order(shared_cluster, watch, lo
     assert seen.until("end", 60) == reference.until("end")
 
 
+def change_at_random(directory, seed, count):
+    """Creates, removes and renames whatever is there, beside others who do the same."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        name, other = (f"{directory}/{rng.randrange(8)}" for _ in range(2))
+        kind = rng.randrange(3)
+        try:
+            if kind == 0:
+                put(name, b"x" if rng.randrange(2) else b"", os.O_CREAT | os.O_EXCL)
+            elif kind == 1:
+                os.unlink(name)
+            else:
+                os.rename(name, other)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ESTALE):
+                raise
+
+
+def names_left(lines):
+    """What somebody believes to be in a directory who has watched it since it was empty."""
+    names = set()
+    for line in lines:
+        _, name, event, _ = line.split(" ")
+        if event in ("CREATE", "MOVED_TO"):
+            names.add(name)
+        elif event in ("DELETE", "MOVED_FROM"):
+            names.discard(name)
+    return sorted(names)
+
+
+def test_watchers_on_all_nodes_know_what_is_there_after_a_tumult(shared_cluster, watch):
+    c = shared_cluster
+    c.mkdir(WRITER, "tumult")
+    watchers = [watch(c.path(i, "tumult")) for i in c.nodes()]
+    children = []
+    for i in c.nodes():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                change_at_random(c.path(i, "tumult"), i, 300)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    assert codes == [0, 0, 0]
+    there = c.listdir(WRITER, "tumult")
+    c.call(WRITER, lambda path: os.symlink("-", path), "tumult/end")
+    for watcher in watchers:
+        assert names_left(watcher.until("end", 60)) == there
+
+
 @pytest.mark.parametrize("node", [WRITER, READER], ids=["on-its-own-node", "elsewhere"])
 def test_the_expiry_of_a_lease_is_a_deletion(shared_cluster, watch, local, node):
     c = shared_cluster

@@ -515,6 +515,44 @@ static void a_name_that_was_made_again_here_is_not_deleted(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* Both names of the rename: of the one that is no more true, the local operation has told. */
+static void of_a_rename_that_is_half_undone_here_the_other_half_is_raised(void **state)
+{
+    char path[160], *seen;
+    int fd = watcher();
+
+    (void)state;
+    remote(TREE_CREATE, "d/f", NULL, 0);
+    await(is_idle, 0);
+    remote(TREE_BUSY, "d", NULL, 0);
+    remote(TREE_RENAME, "d/f", "d/g", 0);
+    in(path, sizeof path, mount_point, "d/g");
+    assert_int_equal(unlink(path), 0);
+    watch(fd, mount_point, "d");
+    remote(TREE_IDLE, NULL, NULL, 0);
+    await(is_idle, 0);
+    seen = events(fd);
+    assert_string_equal(seen, "1 f DELETE\n");
+    free(seen);
+
+    remote(TREE_CREATE, "d/f", NULL, 0);
+    await(is_idle, 0);
+    remote(TREE_BUSY, "d", NULL, 0);
+    remote(TREE_RENAME, "d/f", "d/g", 0);
+    in(path, sizeof path, mount_point, "d/f");
+    local_write(path, O_CREAT | O_EXCL, 0);
+    free(events(fd));
+    remote(TREE_IDLE, NULL, NULL, 0);
+    await(is_idle, 0);
+    seen = events(fd);
+    assert_string_equal(seen, "1 g CREATE\n1 g OPEN\n1 g CLOSE_WRITE\n");
+    free(seen);
+    close(fd);
+    remote(TREE_REMOVE, "d/f", NULL, 0);
+    remote(TREE_REMOVE, "d/g", NULL, 0);
+    await(is_idle, 0);
+}
+
 static void nobody_gets_more_from_the_poker_s_place_than_the_ticket(void **state)
 {
     char path[160];
@@ -706,6 +744,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_watched_file_in_a_directory_that_is_gone_already_is_reported),
         cmocka_unit_test(a_ticket_waits_for_its_directory_and_others_overtake_it),
         cmocka_unit_test(a_name_that_was_made_again_here_is_not_deleted),
+        cmocka_unit_test(of_a_rename_that_is_half_undone_here_the_other_half_is_raised),
         cmocka_unit_test(nobody_gets_more_from_the_poker_s_place_than_the_ticket),
         cmocka_unit_test(a_foreign_file_mounted_over_a_name_is_left_alone),
         cmocka_unit_test(all_lookups_are_given_back),

@@ -328,6 +328,33 @@ static void a_creation_that_was_undone_here_is_overtaken(void **state)
     assert_false(ticket_overtaken(&w->q, w->q.waiting.newest));
 }
 
+static void what_is_left_of_an_overtaken_rename_goes_in_its_place(void **state)
+{
+    struct world *w = *state;
+
+    hot(w, DIR_A);
+    rename_change(w, DIR_A, "y", DIR_B, "z", FILE_Y, 0); /* z was removed here since */
+    change(w, CHANGE_ATTR, DIR_A, "x", FILE_X);
+    assert_string_equal(go(w), "1 2");
+    assert_true(ticket_queue_salvage(&w->q, ticket_queue_current(&w->q)));
+    assert_int_equal(w->q.waiting.oldest->kind, CHANGE_REMOVE);
+    assert_true(ticket_name_is(&w->q.waiting.oldest->name, DIR_A, keel_slice_str("y")));
+    assert_false(ticket_overtaken(&w->q, w->q.waiting.oldest));
+    assert_string_equal(go(w), "1");
+    land_all(w);
+
+    hot(w, DIR_A);
+    state_set(w, DIR_A, "y", FILE_X); /* made here since */
+    state_set(w, DIR_B, "z", FILE_Y);
+    rename_change(w, DIR_A, "y", DIR_B, "z", FILE_Y, FILE_Z);
+    assert_string_equal(go(w), "3");
+    assert_true(ticket_queue_salvage(&w->q, ticket_queue_current(&w->q)));
+    assert_int_equal(w->q.waiting.oldest->kind, CHANGE_CREATE);
+    assert_true(ticket_name_is(&w->q.waiting.oldest->name, DIR_B, keel_slice_str("z")));
+    assert_string_equal(go(w), "3");
+    assert_false(ticket_queue_salvage(&w->q, ticket_queue_current(&w->q)));
+}
+
 static void a_file_that_was_created_here_too_is_not_created_again(void **state)
 {
     struct world *w = *state;
@@ -541,6 +568,7 @@ int main(void)
         TEST(what_a_name_held_is_told_by_the_next_ticket_about_it),
         TEST(a_local_change_of_the_name_wins_and_a_later_remote_one_does_not),
         TEST(a_creation_that_was_undone_here_is_overtaken),
+        TEST(what_is_left_of_an_overtaken_rename_goes_in_its_place),
         TEST(a_file_that_was_created_here_too_is_not_created_again),
         TEST(after_a_crash_only_what_was_not_answered_goes_again),
         TEST(tickets_keep_nodes_and_let_them_go),
