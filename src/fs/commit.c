@@ -237,7 +237,11 @@ void commit_write(struct fs_request *rq, struct fs_handle *h, struct keel_slice 
         staged_put(&c->staged, offset, piece);
         piece = keel_slice_of(c->staged.data, c->staged.len);
         offset = 0;
+    } else {
+        c->piece = keel_buf_copy(piece);
     }
+    c->offset = offset;
+    c->append = append;
     if (h->node->creation != NULL)
         propose_create(rq, h->node->creation, piece, offset, append, true, step);
     else
@@ -372,6 +376,30 @@ static void commit_failed(struct fs_request *rq, struct fs_handle *h)
         h->node->creation->failed = true;
 }
 
+static void commit_release(struct fs_request *rq)
+{
+    struct fs_commit *c = &rq->commit;
+    struct fs_handle *h = c->handle;
+
+    h->committing--;
+    staged_free(&c->staged);
+    c->piece = keel_buf_free(c->piece);
+    c->handle = NULL;
+    handle_unref(rq->fs, h);
+}
+
+/* The file has gone while this was on its way: it is for this node alone. */
+static int commit_to_orphan(struct fs_request *rq)
+{
+    struct fs_commit *c = &rq->commit;
+    struct fs_node *node = c->handle->node;
+    struct keel_slice bytes =
+        c->piece != NULL ? keel_buf_slice(c->piece) : keel_slice_of(c->staged.data, c->staged.len);
+    int err = c->truncation != TRUNCATION_NONE ? orphan_resize(rq->fs, node, 0, false) : 0;
+
+    return err != 0 ? err : orphan_write(rq->fs, node, bytes, c->offset, c->append);
+}
+
 int commit_end(struct fs_request *rq, int err, const struct command_result *result)
 {
     struct fs_commit *c = &rq->commit;
@@ -379,18 +407,17 @@ int commit_end(struct fs_request *rq, int err, const struct command_result *resu
 
     if (h == NULL)
         return err;
-    h->committing--;
     if (err == 0)
         commit_succeeded(rq, h, result);
     else if (c->settling && (err == KEEL_E_STALE || err == KEEL_E_NOTFOUND))
         err = 0; /* somebody else has changed it since: theirs stays */
+    else if (err == KEEL_E_NOTFOUND && h->node->orphan)
+        err = commit_to_orphan(rq);
     else if (rq->uncommitted || err == KEEL_E_AGAIN)
         give_back(rq, h);
     else
         commit_failed(rq, h);
-    staged_free(&c->staged);
-    c->handle = NULL;
-    handle_unref(rq->fs, h);
+    commit_release(rq);
     return err;
 }
 

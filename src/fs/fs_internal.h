@@ -50,7 +50,10 @@ struct fs_creation {
 struct fs_commit {
     struct fs_handle *handle; /* one reference; NULL: no commit under way */
     struct staged staged;
-    size_t acked; /* staged bytes that were answered before */
+    size_t acked;           /* staged bytes that were answered before */
+    struct keel_buf *piece; /* the bytes of a write that go by themselves */
+    uint64_t offset;
+    bool append;
     bool fresh, binding;
     bool settling; /* nobody's write: a change by another in between is no error */
     enum truncation truncation;

@@ -106,12 +106,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 
 static void written(struct fs_request *rq, int err, const struct command_result *result)
 {
-    const struct fs_handle *h = rq->handle;
-
     err = commit_end(rq, err, result);
-    if (err == KEEL_E_NOTFOUND && h->node->ino != 0)
-        err = KEEL_E_STALE; /* it went while this was on its way: the next write is for this node
-                               alone */
     if (err != 0)
         request_answer(rq, err);
     else

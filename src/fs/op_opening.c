@@ -264,7 +264,9 @@ static int node_for_name(struct fs_request *rq, const struct fs_name *parsed, ui
             return err;
         request_use(rq, *ret_via, false);
     }
-    *ret_node = fs_node_get(fs->nodes, ino);
+    *ret_node = fs_node_by_ino(fs->nodes, ino);
+    if (*ret_node == NULL)
+        *ret_node = fs_node_get(fs->nodes, ino);
     request_use(rq, *ret_node, false);
     return 0;
 }
@@ -406,6 +408,36 @@ static int check_absent(const struct fs_request *rq, const struct fs_name *parse
     return creation_find(fs, rq->nodes[0]->ino, parsed->base) != NULL ? KEEL_E_STALE : 0;
 }
 
+/* May the caller open it so? No: perhaps still, by a group that is not known here. */
+static bool permits(const struct fs_request *rq, const struct mvcc_record *record)
+{
+    int access = rq->fi.flags & O_ACCMODE;
+    unsigned want = (access != O_WRONLY ? 4U : 0U) | (access != O_RDONLY ? 2U : 0U);
+    unsigned shift = rq->uid == record->uid ? 6 : rq->gid == record->gid ? 3 : 0;
+
+    return rq->uid == 0 || (record->mode >> shift & want) == want;
+}
+
+/* Another node has created it since the kernel looked. False: the kernel has to look again. */
+static bool open_existing(struct fs_request *rq, const struct fs_name *parsed)
+{
+    struct fs *fs = rq->fs;
+    const struct mvcc_key *key = mvcc_by_ino(fs->mvcc, rq->nodes[0]->ino);
+    struct mvcc_record record;
+    struct fs_node *node, *via;
+
+    key = key != NULL && parsed->words == 0 ? mvcc_child(fs->mvcc, key, parsed->base) : NULL;
+    if (key == NULL || mvcc_get(fs->mvcc, key, 0, &record) != 0 || record.kind != MVCC_FILE ||
+        !permits(rq, &record) || node_for_name(rq, parsed, record.ino, &node, &via) != 0)
+        return false;
+    struct fs_handle *h = file_handle(rq, node, via);
+
+    if (rq->fi.flags & O_TRUNC)
+        commit_truncate(fs, h);
+    answer_created(rq, node, via, h);
+    return true;
+}
+
 static void create(struct fs_request *rq, int err, const struct command_result *result)
 {
     struct fs_name parsed;
@@ -419,6 +451,8 @@ static void create(struct fs_request *rq, int err, const struct command_result *
         err = check_open(rq);
     if (err == 0 && (rq->fi.flags & O_EXCL) == 0)
         err = check_absent(rq, &parsed, &dir);
+    if (err == KEEL_E_STALE && open_existing(rq, &parsed))
+        return;
     if (err != 0) {
         request_answer(rq, err);
         return;
