@@ -231,20 +231,6 @@ static bool find_mount(const char *mount_point, struct mountinfo *ret_info)
     return found;
 }
 
-/* A mount of ours is a dead one: the node holds the data directory's lock. It is never looked into.
- */
-static void clear_dead_mount(const struct fs *fs)
-{
-    struct mountinfo info;
-
-    while (find_mount(fs->options.mount_point, &info) &&
-           strcmp(info.source, fs->options.source) == 0) {
-        log_warning("%s: removing the dead mount of an earlier process", fs->options.mount_point);
-        if (umount2(fs->options.mount_point, MNT_DETACH) != 0)
-            return;
-    }
-}
-
 static int check_mount_point(const struct fs *fs, char *ret_why, size_t why_size)
 {
     const char *where = fs->options.mount_point;
@@ -307,7 +293,6 @@ static int mount_session(struct fs *fs, char *ret_why, size_t why_size)
 {
     static const struct fuse_custom_io io = { .writev = device_writev, .read = device_read };
 
-    clear_dead_mount(fs);
     errno = 0;
     int err = check_mount_point(fs, ret_why, why_size);
 
