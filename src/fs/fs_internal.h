@@ -74,6 +74,8 @@ struct fs_request {
     bool counted;               /* its nodes' busy counts have it */
     bool renames_across;        /* between two directories */
     bool continues;             /* goes on with its thread's walk */
+    uint64_t walk_nodeid;       /* where it ends, */
+    fs_step walk_step;          /* and what follows then */
     uint8_t node_count, locked; /* locked: bits of nodes[] whose kernel lock the caller holds */
     struct fs_node *nodes[FS_REQUEST_NODES]; /* one reference each */
     struct fs_handle *handle, *source;       /* one reference each */
@@ -190,6 +192,9 @@ void request_use_handle(struct fs_request *rq, struct fs_handle *h);
 void request_barrier(struct fs_request *rq, fs_step step);
 /* A barrier unless the request goes on with its thread's walk at `nodeid`. */
 void request_walk(struct fs_request *rq, uint64_t nodeid, fs_step step);
+/* Ends the thread's walk at `nodeid`: always a barrier, and the walk's steps are checked under it.
+ */
+void request_walk_end(struct fs_request *rq, uint64_t nodeid, fs_step step);
 void request_ready(struct fs_request *rq, fs_step step); /* inode numbers */
 void request_propose(struct fs_request *rq, Keel__Command *command, struct keel_slice body,
                      fs_step step);

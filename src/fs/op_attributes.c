@@ -57,6 +57,16 @@ static int find_child(struct fs *fs, struct fs_node *dir, const char *name,
     return err != 0 ? err : view_attr(fs, *ret_node, ret_attr);
 }
 
+/* The thread's walk goes on from a node that was found, or from a directory that was looked at. */
+static void walk_on(struct fs_request *rq, const struct fs_node *node)
+{
+    struct fs *fs = rq->fs;
+    const struct mvcc_key *key = node->view == NULL ? mvcc_by_ino(fs->mvcc, node->ino) : NULL;
+
+    fs_walk_step(fs->walks, rq->pid, node->nodeid, key, node->ino, rq->barrier_us,
+                 replica_now_us(fs->replica));
+}
+
 static void looked_up(struct fs_request *rq, int err, const struct command_result *result)
 {
     struct fs *fs = rq->fs;
@@ -66,6 +76,10 @@ static void looked_up(struct fs_request *rq, int err, const struct command_resul
     (void)result;
     if (err == 0)
         err = find_child(fs, rq->nodes[0], rq->name, &node, &attr);
+    if (err == KEEL_E_NOTFOUND && rq->continues) { /* that ends the walk: not without a barrier */
+        request_walk_end(rq, rq->nodes[0]->nodeid, looked_up);
+        return;
+    }
     if (node != NULL)
         request_use(rq, node, false);
     if (err != 0) {
@@ -75,7 +89,7 @@ static void looked_up(struct fs_request *rq, int err, const struct command_resul
     }
     node->asked_us = fs->now_us;
     if (!node_is_keel(node))
-        fs_walk_step(fs->walks, rq->pid, node->nodeid, rq->barrier_us, replica_now_us(fs->replica));
+        walk_on(rq, node);
     request_answer_entry(rq, node, &attr, view_entry_timeout(node));
 }
 
@@ -165,13 +179,20 @@ static void got_attr(struct fs_request *rq, int err, const struct command_result
         err = attr_of_node(fs, node, &attr);
     /* of a directory it may be a permission check on the way: the walk goes on */
     if (err == 0 && rq->continues && S_ISDIR(attr.st_mode))
-        fs_walk_step(fs->walks, rq->pid, node->nodeid, rq->barrier_us, replica_now_us(fs->replica));
+        walk_on(rq, node);
     else
         fs_walk_end(fs->walks, rq->pid);
     if (err != 0)
         request_answer(rq, err);
     else
         request_answer_attr(rq, &attr, attr_timeout(&attr));
+}
+
+static bool node_is_live_dir(const struct fs *fs, const struct fs_node *node)
+{
+    const struct mvcc_key *key = node->view == NULL ? mvcc_by_ino(fs->mvcc, node->ino) : NULL;
+
+    return key != NULL && mvcc_live_kind(key) == MVCC_DIR;
 }
 
 static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -192,10 +213,14 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 
     node->asked_us = fs->now_us;
     request_use(rq, node, false);
-    if (node->provisional || node->orphan || node_is_keel(node))
+    /* the root without a barrier: df and @keel have to work when there is no quorum, and it is
+     * always there */
+    if (node->provisional || node->orphan || node_is_keel(node) || ino == FUSE_ROOT_ID)
         answer_attr(rq, node);
-    else
+    else if (node_is_live_dir(fs, node))
         request_walk(rq, ino, got_attr);
+    else
+        request_walk_end(rq, ino, got_attr);
 }
 
 /* ---- setattr ---- */
@@ -465,7 +490,7 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
     struct fs_request *rq = request_new(fs, req);
 
     request_use(rq, node, false);
-    request_walk(rq, ino, read_link);
+    request_walk_end(rq, ino, read_link);
 }
 
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)
@@ -532,7 +557,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
         creation_commit(fs, node->creation);
         request_fence(rq, got_xattr);
     } else {
-        request_walk(rq, ino, got_xattr);
+        request_walk_end(rq, ino, got_xattr);
     }
 }
 

@@ -189,7 +189,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     if (node_is_keel(node) || ino == FUSE_ROOT_ID)
         opened_dir(rq, 0, NULL);
     else
-        request_walk(rq, ino, opened_dir);
+        request_walk_end(rq, ino, opened_dir);
 }
 
 /* ---- readdir ---- */

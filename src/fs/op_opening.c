@@ -225,7 +225,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         creation_commit(fs, creation);
         request_fence(rq, step);
     } else {
-        request_walk(rq, ino, step);
+        request_walk_end(rq, ino, step);
     }
 }
 

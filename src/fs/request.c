@@ -190,6 +190,30 @@ void request_walk(struct fs_request *rq, uint64_t nodeid, fs_step step)
         request_barrier(rq, step);
 }
 
+/* The barrier at the end of a walk: what the steps before it found must still be so. */
+static void walk_ended(struct fs_request *rq, int err, const struct command_result *result)
+{
+    struct fs *fs = rq->fs;
+
+    if (err == 0 && rq->continues && !fs_walk_holds(fs->walks, rq->pid, rq->walk_nodeid))
+        err = KEEL_E_STALE;
+    fs_walk_end(fs->walks, rq->pid);
+    rq->continues = false;
+    rq->walk_step(rq, err, result);
+}
+
+void request_walk_end(struct fs_request *rq, uint64_t nodeid, fs_step step)
+{
+    struct fs *fs = rq->fs;
+    uint64_t barrier_us;
+
+    rq->continues =
+        !fs->stopping && fs_walk_continues(fs->walks, rq->pid, nodeid, fs->now_us, &barrier_us);
+    rq->walk_nodeid = nodeid;
+    rq->walk_step = step;
+    request_barrier(rq, walk_ended);
+}
+
 void request_ready(struct fs_request *rq, fs_step step)
 {
     int err = may_wait(rq);

@@ -8,8 +8,15 @@
 
 enum { WAYS = 4, SETS = KEEL_WALKS_MAX / WAYS };
 
+struct walk_step {
+    const struct mvcc_key *key;
+    uint64_t ino;
+};
+
 struct walk {
     pid_t pid; /* 0: free */
+    uint32_t step_count;
+    struct walk_step steps[WALK_STEPS_MAX];
     uint64_t nodeid;
     uint64_t barrier_us;
     uint64_t answered_us;
@@ -74,12 +81,37 @@ static struct walk *place(struct fs_walks *walks, pid_t pid)
     return best;
 }
 
-void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t barrier_us,
-                  uint64_t now_us)
+void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, const struct mvcc_key *key,
+                  uint64_t ino, uint64_t barrier_us, uint64_t now_us)
 {
     if (pid == 0)
         return;
-    *place(walks, pid) = (struct walk){ pid, nodeid, barrier_us, now_us };
+    struct walk *walk = place(walks, pid);
+
+    if (walk->pid != pid || walk->barrier_us != barrier_us)
+        walk->step_count = 0;
+    walk->pid = pid;
+    walk->nodeid = nodeid;
+    walk->barrier_us = barrier_us;
+    walk->answered_us = now_us;
+    if (key == NULL)
+        return;
+    if (walk->step_count == WALK_STEPS_MAX)
+        walk->pid = 0; /* so deep a walk begins again */
+    else
+        walk->steps[walk->step_count++] = (struct walk_step){ key, ino };
+}
+
+bool fs_walk_holds(const struct fs_walks *walks, pid_t pid, uint64_t nodeid)
+{
+    const struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
+
+    if (walk == NULL || walk->nodeid != nodeid)
+        return false;
+    for (uint32_t i = 0; i < walk->step_count; i++)
+        if (mvcc_live_ino(walk->steps[i].key) != walk->steps[i].ino)
+            return false;
+    return true;
 }
 
 void fs_walk_end(struct fs_walks *walks, pid_t pid)

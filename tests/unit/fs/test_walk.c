@@ -31,10 +31,10 @@ static void steps_of_one_path_share_the_first_barrier(void **state)
     uint64_t barrier_us = 0;
 
     assert_false(goes_on(walks, PID, 1, START));
-    fs_walk_step(walks, PID, 5, START, START + 100);
+    fs_walk_step(walks, PID, 5, NULL, 0, START, START + 100);
     assert_true(fs_walk_continues(walks, PID, 5, START + 200, &barrier_us));
     assert_int_equal(barrier_us, START);
-    fs_walk_step(walks, PID, 9, barrier_us, START + 300);
+    fs_walk_step(walks, PID, 9, NULL, 0, barrier_us, START + 300);
     assert_true(fs_walk_continues(walks, PID, 9, START + 400, &barrier_us));
     assert_int_equal(barrier_us, START);
 }
@@ -43,7 +43,7 @@ static void only_the_node_that_was_reached_goes_on(void **state)
 {
     struct fs_walks *walks = *state;
 
-    fs_walk_step(walks, PID, 5, START, START);
+    fs_walk_step(walks, PID, 5, NULL, 0, START, START);
     assert_false(goes_on(walks, PID, 1, START)); /* stat("d") and then stat("d/f") */
     assert_false(goes_on(walks, PID + 1, 5, START));
     assert_true(goes_on(walks, PID, 5, START));
@@ -53,7 +53,7 @@ static void walk_that_has_ended_does_not_go_on(void **state)
 {
     struct fs_walks *walks = *state;
 
-    fs_walk_step(walks, PID, 5, START, START);
+    fs_walk_step(walks, PID, 5, NULL, 0, START, START);
     fs_walk_end(walks, PID);
     assert_false(goes_on(walks, PID, 5, START));
     fs_walk_end(walks, PID);
@@ -63,19 +63,44 @@ static void pause_or_age_ask_for_a_new_barrier(void **state)
 {
     struct fs_walks *walks = *state;
 
-    fs_walk_step(walks, PID, 5, START, START);
+    fs_walk_step(walks, PID, 5, NULL, 0, START, START);
     assert_true(goes_on(walks, PID, 5, START + WALK_GAP_US));
     assert_false(goes_on(walks, PID, 5, START + WALK_GAP_US + 1));
-    fs_walk_step(walks, PID, 5, START, START + WALK_AGE_US);
+    fs_walk_step(walks, PID, 5, NULL, 0, START, START + WALK_AGE_US);
     assert_true(goes_on(walks, PID, 5, START + WALK_AGE_US));
     assert_false(goes_on(walks, PID, 5, START + WALK_AGE_US + 1));
+}
+
+static void walk_holds_while_every_name_of_it_is_what_it_was(void **state)
+{
+    struct fs_walks *walks = *state;
+    struct kv *kv = kv_mem_new();
+    struct mvcc *mvcc;
+    struct mvcc_record record = { .kind = MVCC_FILE, .ino = 7 };
+    char why[128];
+
+    assert_int_equal(mvcc_open(kv, &mvcc, why, sizeof why), 0);
+    struct mvcc_txn *txn = mvcc_begin(mvcc, 1, 1);
+    struct mvcc_key *key = mvcc_put(txn, mvcc_root(mvcc), keel_slice_str("f"), &record, NULL);
+
+    mvcc_commit(txn);
+    fs_walk_step(walks, PID, 7, key, 7, START, START);
+    assert_true(fs_walk_holds(walks, PID, 7));
+    assert_false(fs_walk_holds(walks, PID, 1));
+    assert_false(fs_walk_holds(walks, PID + 1, 7));
+    txn = mvcc_begin(mvcc, 2, 1);
+    mvcc_delete(txn, key, 1, 0, false);
+    mvcc_commit(txn);
+    assert_false(fs_walk_holds(walks, PID, 7));
+    mvcc_close(mvcc);
+    kv->ops->close(kv);
 }
 
 static void unknown_process_never_goes_on(void **state)
 {
     struct fs_walks *walks = *state;
 
-    fs_walk_step(walks, 0, 5, START, START);
+    fs_walk_step(walks, 0, 5, NULL, 0, START, START);
     fs_walk_end(walks, 0);
     assert_false(goes_on(walks, 0, 5, START));
 }
@@ -86,12 +111,12 @@ static void oldest_walk_makes_room(void **state)
     int left = 0;
 
     for (pid_t pid = 1; pid <= 2 * KEEL_WALKS_MAX; pid++)
-        fs_walk_step(walks, pid, 5, START, START + (uint64_t)pid % WALK_GAP_US);
+        fs_walk_step(walks, pid, 5, NULL, 0, START, START + (uint64_t)pid % WALK_GAP_US);
     for (pid_t pid = 1; pid <= 2 * KEEL_WALKS_MAX; pid++)
         left += goes_on(walks, pid, 5, START + WALK_GAP_US - 1);
     assert_true(left > KEEL_WALKS_MAX / 2);
     assert_true(left <= KEEL_WALKS_MAX);
-    fs_walk_step(walks, 77777, 5, START, START + WALK_GAP_US);
+    fs_walk_step(walks, 77777, 5, NULL, 0, START, START + WALK_GAP_US);
     assert_true(goes_on(walks, 77777, 5, START + WALK_GAP_US));
 }
 
@@ -104,6 +129,8 @@ int main(void)
                                         free_walks),
         cmocka_unit_test_setup_teardown(walk_that_has_ended_does_not_go_on, new_walks, free_walks),
         cmocka_unit_test_setup_teardown(pause_or_age_ask_for_a_new_barrier, new_walks, free_walks),
+        cmocka_unit_test_setup_teardown(walk_holds_while_every_name_of_it_is_what_it_was, new_walks,
+                                        free_walks),
         cmocka_unit_test_setup_teardown(unknown_process_never_goes_on, new_walks, free_walks),
         cmocka_unit_test_setup_teardown(oldest_walk_makes_room, new_walks, free_walks),
     };
