@@ -68,17 +68,24 @@ static void lane_drop(struct ticket_queue *q, struct ticket_lane *lane)
 
 /* ---- names ---- */
 
+/* In the order of the tickets: nearly always the newest. */
 static void name_link(struct ticket_queue *q, struct ticket_name *n)
 {
     size_t bucket = name_bucket(n->parent, n->text);
+    struct ticket_name *older = q->names[bucket].newest;
 
-    n->newer = NULL;
-    n->older = q->names[bucket].newest;
-    if (n->older)
-        n->older->newer = n;
+    while (older && older->ticket->id > n->ticket->id)
+        older = older->older;
+    n->older = older;
+    n->newer = older ? older->newer : q->names[bucket].oldest;
+    if (older)
+        older->newer = n;
     else
         q->names[bucket].oldest = n;
-    q->names[bucket].newest = n;
+    if (n->newer)
+        n->newer->older = n;
+    else
+        q->names[bucket].newest = n;
 }
 
 static void name_unlink(struct ticket_queue *q, struct ticket_name *n)
@@ -121,14 +128,31 @@ enum ticket_lane_role ticket_held_before(const struct ticket *t, uint64_t dir,
     return t->lanes[LANE_REPLACED] ? LANE_REPLACED : LANE_ROLES;
 }
 
-/* Does (dir, name) hold `ino`, as t left it? A later ticket about the name vouches for it: what t
- * left is what that found. The root has no name. */
+/* What (dir, name) holds after all tickets that are newer than t; `ino` when there are none. */
+static uint64_t held_in_the_end(const struct ticket_queue *q, const struct ticket *t, uint64_t dir,
+                                struct keel_slice name, uint64_t ino)
+{
+    const struct ticket_name *n = q->names[name_bucket(dir, name)].newest;
+
+    while (n && n->ticket->id > t->id && !ticket_name_is(n, dir, name))
+        n = n->older;
+    if (!n || n->ticket->id <= t->id)
+        return ino;
+    bool leaves = n->ticket->kind == CHANGE_REMOVE || n->ticket->kind == CHANGE_RMDIR ||
+                  (n->ticket->kind == CHANGE_RENAME && n == &n->ticket->name);
+
+    return leaves ? 0 : n->ticket->lanes[LANE_OBJECT]->ino;
+}
+
+/* Is what t left at its name, `ino`, all right to raise? Yes if it and the tickets after it about
+ * that name end in the present state. Otherwise a local operation came in between or afterwards,
+ * its events have been raised already, and they are the last word about this name: nothing may be
+ * raised after them. The root has no name. */
 static bool still_holds(const struct ticket_queue *q, const struct ticket *t,
                         const struct ticket_name *n, uint64_t ino)
 {
-    if (n->parent == 0 || ticket_queue_after(q, t, n->parent, n->text))
-        return true;
-    return q->hooks->child(q->hooks->arg, n->parent, n->text) == ino;
+    return n->parent == 0 || q->hooks->child(q->hooks->arg, n->parent, n->text) ==
+                                 held_in_the_end(q, t, n->parent, n->text, ino);
 }
 
 bool ticket_overtaken(const struct ticket_queue *q, const struct ticket *t)

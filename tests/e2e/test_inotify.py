@@ -5,6 +5,7 @@ import errno
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -215,11 +216,10 @@ def test_changes_of_two_nodes_arrive_in_revision_order(shared_cluster, watch, lo
     assert seen.until("end", 60) == reference.until("end")
 
 
-def change_at_random(directory, seed, count):
+def change_at_random(rng, directory, count):
     """Creates, removes and renames whatever is there, beside others who do the same."""
-    rng = random.Random(seed)
     for _ in range(count):
-        name, other = (f"{directory}/{rng.randrange(8)}" for _ in range(2))
+        name, other = (f"{directory}/{rng.randrange(3)}" for _ in range(2))
         kind = rng.randrange(3)
         try:
             if kind == 0:
@@ -231,6 +231,40 @@ def change_at_random(directory, seed, count):
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ESTALE):
                 raise
+
+
+class Worker:
+    """A process that makes random changes in a directory whenever it is told to."""
+
+    def __init__(self, directory, seed):
+        self.orders, orders = os.pipe()
+        answers, self.answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(orders)
+                rng = random.Random(seed)
+                while os.read(self.orders, 1):
+                    change_at_random(rng, directory, 4)
+                    os.write(self.answers, b".")
+            finally:
+                os._exit(1)
+        os.close(self.orders)
+        os.close(self.answers)
+        self.orders, self.answers = orders, answers
+
+    def go(self):
+        os.write(self.orders, b".")
+
+    def wait(self):
+        assert select.select([self.answers], [], [], 20)[0]
+        assert os.read(self.answers, 1) == b"."
+
+    def close(self):
+        os.close(self.orders)
+        os.close(self.answers)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
 def names_left(lines):
@@ -245,26 +279,24 @@ def names_left(lines):
     return sorted(names)
 
 
-def test_watchers_on_all_nodes_know_what_is_there_after_a_tumult(shared_cluster, watch):
+def test_watchers_on_all_nodes_know_what_is_there_after_each_tumult(shared_cluster, watch):
     c = shared_cluster
     c.mkdir(WRITER, "tumult")
     watchers = [watch(c.path(i, "tumult")) for i in c.nodes()]
-    children = []
-    for i in c.nodes():
-        pid = os.fork()
-        if pid == 0:
-            try:
-                change_at_random(c.path(i, "tumult"), i, 300)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    assert codes == [0, 0, 0]
-    there = c.listdir(WRITER, "tumult")
-    c.call(WRITER, lambda path: os.symlink("-", path), "tumult/end")
-    for watcher in watchers:
-        assert names_left(watcher.until("end", 60)) == there
+    workers = [Worker(c.path(i, "tumult"), i) for i in c.nodes()]
+    try:
+        for turn in range(100):
+            for worker in workers:
+                worker.go()
+            for worker in workers:
+                worker.wait()
+            there = c.listdir(WRITER, "tumult")
+            for i, watcher in zip(c.nodes(), watchers):
+                wait_for(lambda: names_left(watcher.lines()) == there, 10,
+                         f"n{i}'s watcher to know of {there} alone, in turn {turn}")
+    finally:
+        for worker in workers:
+            worker.close()
 
 
 @pytest.mark.parametrize("node", [WRITER, READER], ids=["on-its-own-node", "elsewhere"])

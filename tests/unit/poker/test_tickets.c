@@ -315,6 +315,25 @@ static void a_local_change_of_the_name_wins_and_a_later_remote_one_does_not(void
     assert_false(ticket_overtaken(&w->q, w->q.waiting.newest));
 }
 
+static void a_later_ticket_does_not_vouch_for_a_name_that_was_changed_here_after_it(void **state)
+{
+    struct world *w = *state;
+
+    hot(w, DIR_A);
+    rename_change(w, DIR_A, "0", DIR_A, "2", FILE_X, 0);
+    rename_change(w, DIR_A, "1", DIR_A, "2", FILE_Y, FILE_X);
+    state_set(w, DIR_A, "1", FILE_Y); /* mv 2 1, here */
+    struct ticket *first = w->q.waiting.oldest, *second = first->newer;
+
+    assert_string_equal(go(w), "1 2");
+    assert_true(ticket_overtaken(&w->q, second));
+    assert_true(ticket_overtaken(&w->q, first));
+    assert_true(ticket_queue_salvage(&w->q, first));
+    assert_int_equal(first->kind, CHANGE_REMOVE);
+    assert_true(ticket_name_is(&first->name, DIR_A, keel_slice_str("0")));
+    assert_false(ticket_queue_salvage(&w->q, second));
+}
+
 static void a_creation_that_was_undone_here_is_overtaken(void **state)
 {
     struct world *w = *state;
@@ -567,6 +586,7 @@ int main(void)
         TEST(a_local_rename_across_directories_holds_all_such_tickets),
         TEST(what_a_name_held_is_told_by_the_next_ticket_about_it),
         TEST(a_local_change_of_the_name_wins_and_a_later_remote_one_does_not),
+        TEST(a_later_ticket_does_not_vouch_for_a_name_that_was_changed_here_after_it),
         TEST(a_creation_that_was_undone_here_is_overtaken),
         TEST(what_is_left_of_an_overtaken_rename_goes_in_its_place),
         TEST(a_file_that_was_created_here_too_is_not_created_again),
