@@ -123,12 +123,12 @@ static void take(struct fs_request *rq, struct fs_handle *h)
     *c = (struct fs_commit){
         .handle = handle_ref(h),
         .acked = h->staged.len,
-        .staged = staged_take(&h->staged),
         .fresh = h->fresh,
         .binding = h->binding,
         .truncation = h->truncation,
         .sent_us = replica_now_us(rq->fs->replica),
     };
+    c->staged = staged_take(&h->staged);
     h->fresh = false;
     h->truncation = TRUNCATION_NONE;
     h->committing++;
