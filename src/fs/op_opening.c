@@ -15,7 +15,8 @@ static bool is_writing(const struct fs_request *rq)
     return (rq->fi.flags & O_ACCMODE) != O_RDONLY || (rq->fi.flags & O_TRUNC) != 0;
 }
 
-/* Everything is read and written past the page cache. */
+/* Everything is read and written past the page cache. A close of what only reads has nothing to
+ * say: locks are the kernel's own, and local, in this version. */
 static void set_file_info(struct fs_request *rq, bool flush)
 {
     rq->fi.direct_io = 1;
@@ -31,7 +32,7 @@ static struct fs_handle *file_handle(struct fs_request *rq, struct fs_node *node
     h->flags = rq->fi.flags;
     h->uid = rq->uid;
     h->opener = rq->pid;
-    set_file_info(rq, true);
+    set_file_info(rq, is_writing(rq));
     return h;
 }
 
