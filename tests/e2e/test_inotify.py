@@ -223,7 +223,7 @@ def change_at_random(rng, directory, count):
         kind = rng.randrange(3)
         try:
             if kind == 0:
-                put(name, b"x" if rng.randrange(2) else b"", os.O_CREAT | os.O_EXCL)
+                put(name, rng.choice([b"", b"x"]), os.O_CREAT | rng.choice([0, os.O_EXCL]))
             elif kind == 1:
                 os.unlink(name)
             else:
