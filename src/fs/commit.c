@@ -281,11 +281,28 @@ static void propose_truncation(struct fs_request *rq, uint64_t revision, fs_step
     request_propose(rq, &command, keel_slice_of(NULL, 0), step);
 }
 
+int commit_fold(struct fs *fs, struct fs_handle *h)
+{
+    int err = h->truncation != TRUNCATION_NONE ? orphan_resize(fs, h->node, 0, false) : 0;
+
+    if (err == 0 && h->staged.len > 0)
+        err = orphan_write(fs, h->node, keel_slice_of(h->staged.data, h->staged.len), 0, false);
+    account_leave(fs, &h->staged);
+    staged_free(&h->staged);
+    h->truncation = TRUNCATION_NONE;
+    h->fresh = false;
+    return err;
+}
+
 void commit_held(struct fs_request *rq, struct fs_handle *h, fs_step step)
 {
     struct fs_creation *creation = own_creation(h);
     uint64_t revision;
 
+    if (h->node->orphan) {
+        step(rq, commit_fold(rq->fs, h), NULL);
+        return;
+    }
     if (h->staged.len > 0) {
         commit_write(rq, h, keel_slice_of(NULL, 0), h->staged.len, false, step);
         return;
@@ -293,11 +310,6 @@ void commit_held(struct fs_request *rq, struct fs_handle *h, fs_step step)
     if (creation != NULL) {
         take(rq, h);
         propose_create(rq, creation, keel_slice_of(NULL, 0), 0, false, false, step);
-        return;
-    }
-    if (h->truncation == TRUNCATION_PENDING && h->node->orphan) {
-        h->truncation = TRUNCATION_NONE;
-        step(rq, orphan_resize(rq->fs, h->node, 0, false), NULL);
         return;
     }
     if (h->truncation == TRUNCATION_PENDING && truncation_applies(rq->fs, h, &revision)) {

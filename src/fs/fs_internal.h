@@ -273,7 +273,9 @@ void commit_write(struct fs_request *rq, struct fs_handle *h, struct keel_slice 
                   uint64_t offset, bool append, fs_step step);
 /* What is held back alone; step at once if that is nothing. */
 void commit_held(struct fs_request *rq, struct fs_handle *h, fs_step step);
-/* The same from inside, ahead of what the caller proposes next. */
+/* What is held back of a file that is gone: it is for this node alone. */
+int commit_fold(struct fs *fs, struct fs_handle *h);
+/* The same as commit_held from inside, ahead of what the caller proposes next. */
 void commit_held_ahead(struct fs *fs, struct fs_handle *h);
 /* The handle's state after the commit; returns what the caller is to be told. */
 int commit_end(struct fs_request *rq, int err, const struct command_result *result);

@@ -295,9 +295,11 @@ static void attr_set(struct fs_request *rq, int err, const struct command_result
 {
     struct fs_node *node = rq->nodes[rq->node_count - 1];
 
-    if (err == KEEL_E_NOTFOUND && node->orphan)
-        err = set_attr_of_orphan(rq, node);
-    else if (err == KEEL_E_NOTFOUND)
+    if (err == KEEL_E_NOTFOUND && node->orphan) {
+        err = rq->handle != NULL ? commit_fold(rq->fs, rq->handle) : 0;
+        if (err == 0)
+            err = set_attr_of_orphan(rq, node);
+    } else if (err == KEEL_E_NOTFOUND)
         err = KEEL_E_STALE;
     else if (err == 0)
         renew_if_touched(rq, node);

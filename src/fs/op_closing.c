@@ -32,27 +32,42 @@ static bool may_look(struct fs *fs)
     return fs->fd_looks++ < FS_FD_LOOKS_PER_S;
 }
 
-/* The name by which the opener holds it. */
-static struct keel_slice open_name(struct fs *fs, const struct fs_handle *h)
+/* The path by which the opener holds it; false: there is none any more. */
+static bool open_path(struct fs *fs, const struct fs_handle *h, struct keel_text *text)
 {
     const struct fs_creation *creation = h->node->creation;
-    const struct mvcc_key *key;
+    const struct mvcc_key *key = mvcc_by_ino(fs->mvcc, h->node->ino), *dir;
+    struct keel_slice name;
 
-    if (h->via != NULL)
-        return keel_slice_str(h->via->view->name);
-    if (creation != NULL)
-        return keel_slice_of(creation->name, creation->name_len);
-    key = mvcc_by_ino(fs->mvcc, h->node->ino);
-    return key != NULL ? mvcc_name(key) : keel_slice_of(NULL, 0);
+    if (h->via != NULL) {
+        dir = mvcc_by_ino(fs->mvcc, h->via->view->parent);
+        name = keel_slice_str(h->via->view->name);
+    } else if (creation != NULL) {
+        dir = mvcc_by_ino(fs->mvcc, creation->parent);
+        name = keel_slice_of(creation->name, creation->name_len);
+    } else {
+        dir = key != NULL ? mvcc_parent(key) : NULL;
+        name = key != NULL ? mvcc_name(key) : keel_slice_of(NULL, 0);
+    }
+    if (dir == NULL)
+        return false;
+    mvcc_path(dir, text);
+    if (text->len > 0)
+        keel_text_printf(text, "/");
+    keel_text_append(text, name);
+    return true;
 }
 
 /* The close of the opener's last descriptor of that file. */
 static bool opener_is_through(struct fs *fs, const struct fs_handle *h, pid_t pid)
 {
-    struct keel_slice name = open_name(fs, h);
+    struct keel_text path = { 0 };
+    bool through = pid == h->opener && pid != 0 && may_look(fs) && open_path(fs, h, &path) &&
+                   !proc_holds(pid, keel_slice_str(fs->options.mount_point),
+                               keel_slice_of(path.data, path.len));
 
-    return pid == h->opener && pid != 0 && name.len > 0 && may_look(fs) &&
-           !proc_holds_name(pid, name);
+    keel_text_free(&path);
+    return through;
 }
 
 static void flushed(struct fs_request *rq, int err, const struct command_result *result)

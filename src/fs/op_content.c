@@ -66,9 +66,11 @@ static bool read_own(struct fs_request *rq)
         answer_range(rq, keel_slice_of(h->text.data, h->text.len));
     else if (h->kind == HANDLE_PAST)
         answer_range(rq, content_of(rq->fs, &h->content));
+    else if (h->node->orphan)
+        read_current(rq, commit_fold(rq->fs, h), NULL);
     else if (h->staged.len > 0 || (h->fresh && h->truncation != TRUNCATION_NONE))
         answer_range(rq, keel_slice_of(h->staged.data, h->staged.len));
-    else if (h->node->orphan || h->node->provisional)
+    else if (h->node->provisional)
         read_current(rq, 0, NULL);
     else
         return false;
@@ -125,8 +127,10 @@ static int check_write(const struct fs_handle *h)
 static void write_orphan(fuse_req_t req, struct fs_handle *h, struct keel_slice piece,
                          uint64_t offset, bool append)
 {
-    int err = orphan_write(fs_of(req), h->node, piece, offset, append);
+    int err = commit_fold(fs_of(req), h);
 
+    if (err == 0)
+        err = orphan_write(fs_of(req), h->node, piece, offset, append);
     if (err != 0)
         answer_error(req, err);
     else
@@ -275,6 +279,8 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
     int err = check_fallocate(h, mode, offset, length);
 
     fill_fallocate(&set, mode, (uint64_t)offset, (uint64_t)offset + (uint64_t)length);
+    if (err == 0 && h->node->orphan)
+        err = commit_fold(fs, h);
     if (err == 0 && h->node->orphan)
         err = fallocate_orphan(fs, h->node, &set);
     else if (err == 0 && mode != FALLOC_FL_KEEP_SIZE) {

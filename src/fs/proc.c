@@ -90,27 +90,46 @@ pid_t proc_group(pid_t pid)
     return read_text(pid, "status", text, sizeof text) ? proc_parse_group(text) : 0;
 }
 
-static bool link_ends_in(int dir, const char *entry, struct keel_slice name)
+static bool ends_in(struct keel_slice s, struct keel_slice tail)
 {
-    char target[KEEL_PATH_MAX + 1];
-    ssize_t len = readlinkat(dir, entry, target, sizeof target);
-
-    return len > (ssize_t)name.len && target[len - (ssize_t)name.len - 1] == '/' &&
-           memcmp(target + len - (ssize_t)name.len, name.data, name.len) == 0;
+    return s.len > tail.len && s.data[s.len - tail.len - 1] == '/' &&
+           memcmp(s.data + s.len - tail.len, tail.data, tail.len) == 0;
 }
 
-bool proc_holds_name(pid_t pid, struct keel_slice name)
+static struct keel_slice last_part(struct keel_slice path)
 {
-    char path[64];
+    size_t start = path.len;
+
+    while (start > 0 && path.data[start - 1] != '/')
+        start--;
+    return keel_slice_of(path.data + start, path.len - start);
+}
+
+bool proc_link_is(struct keel_slice link, struct keel_slice mount_point, struct keel_slice path)
+{
+    if (!ends_in(link, last_part(path)))
+        return false;
+    if (link.len <= mount_point.len || link.data[mount_point.len] != '/' ||
+        memcmp(link.data, mount_point.data, mount_point.len) != 0)
+        return true;
+    return link.len == mount_point.len + 1 + path.len && ends_in(link, path);
+}
+
+bool proc_holds(pid_t pid, struct keel_slice mount_point, struct keel_slice path)
+{
+    char name[64], target[KEEL_PATH_MAX + 1];
     bool held = false;
 
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *dir = pid > 0 ? opendir(path) : NULL;
+    snprintf(name, sizeof name, "/proc/%d/fd", (int)pid);
+    DIR *dir = pid > 0 ? opendir(name) : NULL;
 
     if (dir == NULL)
         return true;
-    for (struct dirent *entry; !held && (entry = readdir(dir)) != NULL;)
-        held = link_ends_in(dirfd(dir), entry->d_name, name);
+    for (struct dirent *entry; !held && (entry = readdir(dir)) != NULL;) {
+        ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof target);
+
+        held = len > 0 && proc_link_is(keel_slice_of(target, (size_t)len), mount_point, path);
+    }
     closedir(dir);
     return held;
 }

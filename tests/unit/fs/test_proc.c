@@ -46,18 +46,43 @@ static void own_process_is_alive_and_in_its_group(void **state)
     assert_int_equal(proc_group(0), 0);
 }
 
-static void descriptors_are_told_by_the_last_part_of_their_name(void **state)
+static bool own_descriptor(const char *mount_point, const char *path)
+{
+    return proc_holds(getpid(), keel_slice_str(mount_point), keel_slice_str(path));
+}
+
+static void descriptors_are_told_by_their_links(void **state)
 {
     int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
 
     (void)state;
     assert_true(fd >= 0);
-    assert_true(proc_holds_name(getpid(), keel_slice_str("mountinfo")));
-    assert_false(proc_holds_name(getpid(), keel_slice_str("ountinfo")));
-    assert_false(proc_holds_name(getpid(), keel_slice_str("no-such-file")));
+    assert_true(own_descriptor("/mnt", "a/mountinfo"));
+    assert_false(own_descriptor("/mnt", "a/ountinfo"));
+    assert_false(own_descriptor("/proc", "mountinfo")); /* it is in /proc/PID */
     close(fd);
-    assert_false(proc_holds_name(getpid(), keel_slice_str("mountinfo")));
-    assert_true(proc_holds_name(0, keel_slice_str("mountinfo"))); /* unknown */
+    assert_false(own_descriptor("/mnt", "a/mountinfo"));
+    assert_true(proc_holds(0, keel_slice_str("/mnt"), keel_slice_str("f"))); /* unknown */
+}
+
+static bool link_is(const char *link, const char *path)
+{
+    return proc_link_is(keel_slice_str(link), keel_slice_str("/mnt"), keel_slice_str(path));
+}
+
+static void link_below_the_mount_point_must_be_the_path_itself(void **state)
+{
+    (void)state;
+    assert_true(link_is("/mnt/a/f", "a/f"));
+    assert_false(link_is("/mnt/b/f", "a/f"));
+    assert_false(link_is("/mnt/a/f", "f"));
+    assert_false(link_is("/mnt/b/a/f", "a/f"));
+    assert_true(link_is("/mnt/f", "f"));
+    assert_true(link_is("/bind/f", "a/f"));
+    assert_true(link_is("/mnt2/f", "a/f"));
+    assert_false(link_is("/bind/g", "a/f"));
+    assert_false(link_is("pipe:[1]", "f"));
+    assert_false(link_is("/mnt/f (deleted)", "f"));
 }
 
 static bool find_in(const char *text, const char *mount_point, struct mountinfo *info)
@@ -107,7 +132,8 @@ int main(void)
         cmocka_unit_test(exit_code_of_a_signal_means_killed),
         cmocka_unit_test(group_is_found_between_other_lines),
         cmocka_unit_test(own_process_is_alive_and_in_its_group),
-        cmocka_unit_test(descriptors_are_told_by_the_last_part_of_their_name),
+        cmocka_unit_test(descriptors_are_told_by_their_links),
+        cmocka_unit_test(link_below_the_mount_point_must_be_the_path_itself),
         cmocka_unit_test(topmost_mount_is_found_with_its_device_and_source),
         cmocka_unit_test(lines_that_are_no_mounts_are_passed_over),
     };
