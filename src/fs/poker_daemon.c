@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -163,8 +164,20 @@ static void marks_found(struct poker *p, const struct poker_marks *marks)
     p->scanning.count = count;
 }
 
+/* How long a scan's result is still good for: whatever was watched after it began has been asked
+ * for since. */
+static uint64_t sight_left_us(const struct poker_scanned *end)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t age_us = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000 - end->started_ms * 1000;
+
+    return end->blind || age_us < 0 || age_us >= SIGHTED_US ? 0 : (uint64_t)(SIGHTED_US - age_us);
+}
+
 /* A scan is complete: it replaces the one before. */
-static void scanned(struct poker *p, bool blind)
+static void scanned(struct poker *p, const struct poker_scanned *end)
 {
     for (size_t i = 0; i < p->marked.count; i++)
         mark(p, p->marked.inos[i], false);
@@ -175,7 +188,7 @@ static void scanned(struct poker *p, bool blind)
     p->scanning.count = 0;
     for (size_t i = 0; i < p->marked.count; i++)
         mark(p, p->marked.inos[i], true);
-    p->queue.sighted_until_us = blind ? 0 : now_us(p) + SIGHTED_US;
+    p->queue.sighted_until_us = now_us(p) + sight_left_us(end);
 }
 
 static bool report(struct poker *p, const void *bytes, size_t len)
@@ -190,7 +203,7 @@ static bool report(struct poker *p, const void *bytes, size_t len)
         return true;
     }
     if (verb == POKER_SCANNED && len == sizeof(struct poker_scanned)) {
-        scanned(p, ((const struct poker_scanned *)bytes)->blind);
+        scanned(p, bytes);
         return true;
     }
     const struct poker_marks *marks = bytes;

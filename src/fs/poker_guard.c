@@ -112,6 +112,7 @@ static void scan(const struct poker_guard *g)
         sent += count;
     }
     end.blind = result.blind;
+    end.started_ms = result.started_ms;
     send(g->socket, &end, sizeof end, MSG_DONTWAIT | MSG_NOSIGNAL);
     free(result.inos);
 }

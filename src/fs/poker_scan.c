@@ -152,14 +152,14 @@ static bool sees_all_processes(void)
 
 void poker_scan(dev_t dev, struct poker_scan *ret_scan)
 {
-    struct poker_scan scan = { .device = major(dev) << MINOR_BITS | minor(dev) };
-    int64_t deadline_ms = now_ms() + SCAN_MS_MAX;
+    struct poker_scan scan = { .device = major(dev) << MINOR_BITS | minor(dev),
+                               .started_ms = now_ms() };
     DIR *proc = opendir("/proc");
     struct dirent *entry;
 
     scan.blind = !proc || !sees_all_processes();
     while (proc && (entry = readdir(proc))) {
-        if (now_ms() >= deadline_ms) {
+        if (now_ms() >= scan.started_ms + SCAN_MS_MAX) {
             scan.blind = true;
             break;
         }

@@ -8,9 +8,10 @@
 #include "fs/poker_wire.h"
 
 struct poker_scan {
-    unsigned device; /* of the mount, as the kernel prints it in fdinfo */
-    bool blind;      /* something could not be seen, or a mark covers the whole mount */
-    uint64_t *inos;  /* marked ones, in any order, also more than once */
+    unsigned device;    /* of the mount, as the kernel prints it in fdinfo */
+    int64_t started_ms; /* CLOCK_MONOTONIC */
+    bool blind;         /* something could not be seen, or a mark covers the whole mount */
+    uint64_t *inos;     /* marked ones, in any order, also more than once */
     size_t count, capacity;
 };
 

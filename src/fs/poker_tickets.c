@@ -324,10 +324,11 @@ static struct keel_slice path_of(const struct ticket_queue *q, uint64_t ino, str
  * told of, or at the same time as elsewhere. Its creation has been seen. */
 static bool created_here(const struct ticket_queue *q, const struct keel_change *change)
 {
+    if (change->kind != CHANGE_CREATE)
+        return false;
     const struct fs_node *node = fs_node_by_ino(q->nodes, change->ino);
 
-    return change->kind == CHANGE_CREATE && node &&
-           (node->lookups > 0 || node->handles > 0 || node->nodeid != node->ino);
+    return node && (node->lookups > 0 || node->handles > 0 || node->nodeid != node->ino);
 }
 
 static struct ticket *ticket_new(struct ticket_queue *q, const struct keel_change *change)

@@ -61,6 +61,7 @@ struct poker_marks {
 
 struct poker_scanned {
     enum poker_verb verb; /* POKER_SCANNED: the MARKS before it were all */
+    int64_t started_ms;   /* CLOCK_MONOTONIC */
     bool blind;           /* it could not see everything, or a mark covers the whole mount */
 };
 

@@ -351,7 +351,9 @@ def test_a_change_of_a_running_program_is_reported(shared_cluster, watch):
         seen = watch(c.path(READER, "running"))
         c.append(WRITER, "running/program", b"x")
         c.call(WRITER, lambda path: os.symlink("-", path), "running/end")
-        assert ". program MODIFY 0" in seen.until("end")
+        lines = seen.until("end")
+        assert ". program MODIFY 0" in lines
+        assert not any("CLOSE_WRITE" in line for line in lines)
     finally:
         program.kill()
         program.wait(20)
