@@ -115,21 +115,33 @@ bool proc_link_is(struct keel_slice link, struct keel_slice mount_point, struct 
     return link.len == mount_point.len + 1 + path.len && ends_in(link, path);
 }
 
+static bool link_is_held(int dir, const char *name, struct keel_slice mount_point,
+                         struct keel_slice path)
+{
+    char target[KEEL_PATH_MAX + 1];
+    ssize_t len = readlinkat(dir, name, target, sizeof target);
+
+    return len > 0 && proc_link_is(keel_slice_of(target, (size_t)len), mount_point, path);
+}
+
 bool proc_holds(pid_t pid, struct keel_slice mount_point, struct keel_slice path)
 {
-    char name[64], target[KEEL_PATH_MAX + 1];
+    char name[64];
     bool held = false;
 
+    if (pid <= 0)
+        return true;
+    /* `echo v > f` in a shell: one look instead of one for each descriptor */
+    snprintf(name, sizeof name, "/proc/%d/fd/1", (int)pid);
+    if (link_is_held(AT_FDCWD, name, mount_point, path))
+        return true;
     snprintf(name, sizeof name, "/proc/%d/fd", (int)pid);
-    DIR *dir = pid > 0 ? opendir(name) : NULL;
+    DIR *dir = opendir(name);
 
     if (dir == NULL)
         return true;
-    for (struct dirent *entry; !held && (entry = readdir(dir)) != NULL;) {
-        ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof target);
-
-        held = len > 0 && proc_link_is(keel_slice_of(target, (size_t)len), mount_point, path);
-    }
+    for (struct dirent *entry; !held && (entry = readdir(dir)) != NULL;)
+        held = link_is_held(dirfd(dir), entry->d_name, mount_point, path);
     closedir(dir);
     return held;
 }
