@@ -1,7 +1,9 @@
-/* The mount: a FUSE low-level session on the loop thread, over a replica. Everything a user does through the
- * mount comes in here; nothing here knows raft, peers or the log. docs/semantics.md says what each operation promises.
+/* The mount: a FUSE low-level session on the loop thread, over a replica. Everything a user does
+ * through the mount comes in here; nothing here knows raft, peers or the log. docs/semantics.md
+ * says what each operation promises.
  *
- * Sources: CONTRACT.md's rules as written down in docs/semantics.md and docs/architecture.md; the FUSE protocol as in <linux/fuse.h>. */
+ * Sources: CONTRACT.md's rules as written down in docs/semantics.md and docs/architecture.md; the
+ * FUSE protocol as in <linux/fuse.h>. */
 #ifndef FS_FS_H
 #define FS_FS_H
 
@@ -17,21 +19,23 @@ struct fs_options {
     const char *mount_options; /* FUSE's own, comma-separated; may be "" */
     const char *name;          /* node name */
     uint64_t cluster_id;
-    bool read_local;           /* -o read=local: no barriers */
-    bool list_xattr;           /* -o list_xattr */
-    bool poke;                 /* raise inotify events for remote changes (default true) */
+    bool read_local; /* -o read=local: no barriers */
+    bool list_xattr; /* -o list_xattr */
+    bool poke;       /* raise inotify events for remote changes (default true) */
     uint64_t request_timeout_us;
 };
 
 /* What only the node knows, for @keel/status and @keel/members. */
 struct fs_node_info {
     void *arg;
-    /* Appends the "name: value" lines of CONTRACT.md's @keel/status that the replica can't tell (db_size …). */
+    /* Appends the "name: value" lines of CONTRACT.md's @keel/status that the replica can't tell
+     * (db_size …). */
     void (*status)(void *arg, struct keel_text *text);
     bool (*peer_connected)(void *arg, uint64_t peer);
 };
 
-/* Mounts and starts serving on the loop. On an error ret_why says what failed and what to do. replica and loop are borrowed. */
+/* Mounts and starts serving on the loop. On an error ret_why says what failed and what to do.
+ * replica and loop are borrowed. */
 int fs_mount(uv_loop_t *loop, struct replica *replica, const struct fs_options *options,
              const struct fs_node_info *info, struct fs **ret_fs, char *ret_why, size_t why_size);
 
@@ -39,8 +43,8 @@ int fs_mount(uv_loop_t *loop, struct replica *replica, const struct fs_options *
 void fs_changed(struct fs *fs, const struct keel_change *change);
 void fs_lease_lost(struct fs *fs, uint64_t lease);
 
-/* Answers all waiting requests with ETIMEDOUT, ends the poker, unmounts in a child process while the loop goes on serving (lazily when
- * busy), then calls done once from the loop. */
+/* Answers all waiting requests with ETIMEDOUT, ends the poker, unmounts in a child process while
+ * the loop goes on serving (lazily when busy), then calls done once from the loop. */
 void fs_unmount(struct fs *fs, void (*done)(void *arg), void *arg);
 
 /* The kernel has ended the session (somebody unmounted or aborted it): called once. */
@@ -50,7 +54,8 @@ void fs_on_gone(struct fs *fs, void (*gone)(void *arg), void *arg);
 void fs_free(struct fs *fs);
 
 struct fs_stats {
-    uint64_t requests, waiting, handles, nodes, staged_bytes, tickets_queued, tickets_done, tickets_dropped, tickets_skipped;
+    uint64_t requests, waiting, handles, nodes, staged_bytes, tickets_queued, tickets_done,
+        tickets_dropped, tickets_skipped;
 };
 void fs_stats(const struct fs *fs, struct fs_stats *ret_stats);
 

@@ -13,6 +13,8 @@
 #ifndef FS_HANDLE_H
 #define FS_HANDLE_H
 
+#include <sys/types.h>
+
 #include "fs/nodes.h"
 #include "keel_limits.h"
 #include "list.h"
