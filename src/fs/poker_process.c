@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/openat2.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,13 @@
 #include "fs/poker_guard.h"
 #include "fs/poker_wire.h"
 
-enum { SOCKET = 0, DIRS_MAX = 64, FUSE_HANDLE_INO64_GEN = 0x81, FUSE_HANDLE_BYTES = 12 };
+enum {
+    SOCKET = 0,
+    LINGER_MS = 10,
+    DIRS_MAX = 64,
+    FUSE_HANDLE_INO64_GEN = 0x81,
+    FUSE_HANDLE_BYTES = 12
+};
 
 struct poker_process {
     const char *mount_point;
@@ -258,14 +265,16 @@ static int carry_out(struct poker_process *p, const struct poker_order *order)
 
 /* ---- the process ---- */
 
-/* The next packet; when there is none at once, lets go of the mount before it waits. */
+/* The next packet; when there is none for a moment, lets go of the mount before it waits. */
 static ssize_t next_order(struct poker_process *p, uint8_t *bytes, size_t size)
 {
+    struct pollfd readable = { .fd = SOCKET, .events = POLLIN };
     ssize_t len = recv(SOCKET, bytes, size, MSG_DONTWAIT);
 
     if (len >= 0 || errno != EAGAIN)
         return len;
-    leave(p);
+    if (p->root >= 0 && poll(&readable, 1, LINGER_MS) == 0)
+        leave(p);
     do {
         len = recv(SOCKET, bytes, size, 0);
     } while (len < 0 && errno == EINTR);
