@@ -43,8 +43,9 @@ static const char usage_text[] =
     "  --log-level LEVEL         error, warning, info (default) or debug\n"
     "  --version, --help\n"
     "\n"
-    "It runs in the foreground until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 an error\n"
-    "(the last line of the log says what and what to do), 2 wrong usage.\n";
+    "It runs in the foreground until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 an error,\n"
+    "2 wrong usage or a data directory that does not fit the options; the last line of the\n"
+    "log says what is wrong and what to do.\n";
 
 struct settings {
     struct node_options node;
@@ -247,15 +248,17 @@ static bool read_config(struct settings *s)
     if (s->config == NULL)
         return true;
     s->from_file = true;
-    int line = ini_parse(s->config, on_ini_line, s);
+    FILE *file = fopen(s->config, "re");
+    int line = file != NULL ? ini_parse_file(file, on_ini_line, s) : 0;
+    bool read_it = file != NULL && ferror(file) == 0; /* a directory opens, but can't be read */
 
-    if (line == 0)
-        return true;
-    if (line < 0)
+    if (!read_it)
         fprintf(stderr, "keelfs: cannot read %s: %s\n", s->config, strerror(errno));
-    else
+    else if (line != 0)
         fprintf(stderr, "keelfs: %s, line %d: not understood\n", s->config, line);
-    return false;
+    if (file != NULL)
+        fclose(file);
+    return read_it && line == 0;
 }
 
 /* 0: go on; otherwise exit with ret_code. */

@@ -320,13 +320,33 @@ static int open_local_state(struct node *node)
 
 /* ---- peers and mount ---- */
 
-static bool is_loopback(const char *address)
+/* Peers are not authenticated: whoever reaches the port can claim to be a member. */
+static int check_listen(const struct node *node, const char *address)
 {
     char host[256], port[32];
 
-    return peer_address_split(address, host, sizeof host, port, sizeof port) == 0 &&
-           (strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
-            strcmp(host, "localhost") == 0);
+    if (peer_address_split(address, host, sizeof host, port, sizeof port) != 0) {
+        log_error("--listen-peer: '%s' is not HOST:PORT (IPv6: [ADDRESS]:PORT)", address);
+        return KEEL_E_INVALID;
+    }
+    if (node->options->insecure_peers || peer_address_is_loopback(address))
+        return 0;
+    log_error("peers talk without TLS in this version, so a node listens on loopback only; on a "
+              "network that you trust, --insecure-peers allows %s",
+              address);
+    return KEEL_E_INVALID;
+}
+
+/* A wrong option must not have made a data directory: the members of that could not be corrected
+ * any more. */
+static int check_first_listen(const struct node *node)
+{
+    const struct apply_member *self =
+        find_member(node->members, node->member_count, node->identity.id);
+
+    if (node->options->listen_peer != NULL)
+        return check_listen(node, node->options->listen_peer);
+    return node->identity_is_new ? check_listen(node, self->address) : 0;
 }
 
 static int open_peers(struct node *node)
@@ -346,17 +366,15 @@ static int open_peers(struct node *node)
 
     if (options.listen == NULL)
         options.listen = self->address;
-    if (!node->options->insecure_peers && !is_loopback(options.listen)) {
-        log_error("peers talk without TLS in this version, so a node listens on loopback only; "
-                  "on a network that you trust, --insecure-peers allows %s",
-                  options.listen);
-        return KEEL_E_INVALID;
-    }
+    int err = check_listen(node, options.listen);
+
+    if (err != 0)
+        return err;
     for (size_t i = 0; i < options.member_count; i++)
         options.members[i] =
             (struct peer_member){ members[i].id, members[i].name, members[i].address };
     events.arg = node;
-    int err = peer_pool_new(&node->loop, &options, &events, &node->peers, why, sizeof why);
+    err = peer_pool_new(&node->loop, &options, &events, &node->peers, why, sizeof why);
 
     if (err != 0)
         log_error("peers: %s", why);
@@ -592,6 +610,8 @@ static int start(struct node *node)
     if (err == 0)
         err = open_data_dir(node);
     if (err == 0)
+        err = check_first_listen(node);
+    if (err == 0)
         err = prepare_mount(node);
     if (err == 0)
         err = enter_data_dir(node);
@@ -625,7 +645,7 @@ int node_run(const struct node_options *options)
         log_info("mounted on %s", node->mount_point);
         sd_notify(0, "READY=1");
     } else {
-        node->exit_code = err == KEEL_E_INVALID && !node->workers_running ? 2 : 1;
+        node->exit_code = err == KEEL_E_INVALID ? 2 : 1;
         if (node->workers_running)
             node_stop(node, node->exit_code);
     }
