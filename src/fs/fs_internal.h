@@ -17,6 +17,8 @@
 
 enum {
     FS_TURN_REQUESTS = 64,    /* read from the kernel in one loop turn */
+    FS_SPIN_US = 30,          /* looked out for the next request after an answer */
+    FS_SPIN_FAILURES_MAX = 8, /* in a row, that make it rarer: every 256th answer then */
     FS_CREATION_US = 1000000, /* a file created here is committed after this time at the latest */
     FS_CREATION_BUCKETS = 1024,
     FS_VIEW_BUCKETS = 1024,
@@ -76,6 +78,7 @@ struct fs_request {
     bool continues;             /* goes on with its thread's walk */
     uint64_t walk_nodeid;       /* where it ends, */
     fs_step walk_step;          /* and what follows then */
+    fs_step fenced_step;        /* what follows a fence */
     uint8_t node_count, locked; /* locked: bits of nodes[] whose kernel lock the caller holds */
     struct fs_node *nodes[FS_REQUEST_NODES]; /* one reference each */
     struct fs_handle *handle, *source;       /* one reference each */
@@ -110,6 +113,8 @@ struct fs_view {
 };
 
 struct fs {
+    uint64_t answers, answers_seen; /* given in all; when the last look-out began */
+    uint32_t spin_failures, spin_pause;
     uv_loop_t *loop;
     struct replica *replica;
     struct mvcc *mvcc;

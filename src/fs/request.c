@@ -243,14 +243,22 @@ void request_propose(struct fs_request *rq, Keel__Command *command, struct keel_
     wait(rq, step);
 }
 
+/* A no-op stands in the log for what was cancelled, and its result says so; here it is what was
+ * asked for. */
+static void fenced(struct fs_request *rq, int err, const struct command_result *result)
+{
+    rq->fenced_step(rq, err == KEEL_E_CANCELLED ? 0 : err, result);
+}
+
 void request_fence(struct fs_request *rq, fs_step step)
 {
     Keel__Command command = KEEL__COMMAND__INIT;
     Keel__Noop noop = KEEL__NOOP__INIT;
 
+    rq->fenced_step = step;
     command.op_case = KEEL__COMMAND__OP_NOOP;
     command.noop = &noop;
-    request_propose(rq, &command, keel_slice_of(NULL, 0), step);
+    request_propose(rq, &command, keel_slice_of(NULL, 0), fenced);
 }
 
 /* ---- the end ---- */

@@ -99,12 +99,38 @@ static void session_ended(struct fs *fs)
         close_down(fs); /* not asked for */
 }
 
+/* A caller that has just been answered often asks again at once, and to sleep and be woken takes
+ * longer than that: so a look, for a moment. In vain it is tried ever more rarely. */
+static bool another_comes(struct fs *fs)
+{
+    struct pollfd readable = { .fd = fuse_session_fd(fs->session), .events = POLLIN };
+
+    if (fs->answers == fs->answers_seen)
+        return false;
+    fs->answers_seen = fs->answers;
+    if (fs->spin_pause > 0) {
+        fs->spin_pause--;
+        return false;
+    }
+    uint64_t end_us = replica_now_us(fs->replica) + FS_SPIN_US;
+
+    do {
+        if (poll(&readable, 1, 0) > 0) {
+            fs->spin_failures = 0;
+            return true;
+        }
+    } while (replica_now_us(fs->replica) < end_us);
+    if (fs->spin_failures < FS_SPIN_FAILURES_MAX)
+        fs->spin_failures++;
+    fs->spin_pause = (1u << fs->spin_failures) - 1;
+    return false;
+}
+
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
     struct fs *fs = poll->data;
 
     (void)events;
-    fs->now_us = replica_now_us(fs->replica);
     if (status < 0) { /* EBADF, POLLERR: the connection was aborted */
         session_ended(fs);
         return;
@@ -112,10 +138,11 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     for (int i = 0; i < FS_TURN_REQUESTS; i++) {
         int len = fuse_session_receive_buf(fs->session, &fs->buf);
 
-        if (len == -EINTR)
+        if (len == -EINTR || (len == -EAGAIN && another_comes(fs)))
             continue;
         if (len == -EAGAIN)
             return;
+        fs->now_us = replica_now_us(fs->replica);
         if (len <= 0) {
             session_ended(fs);
             return;
