@@ -1,12 +1,15 @@
 """Fixtures: clusters that are up, and are taken down and looked over afterwards."""
 
+import itertools
 import os
+import re
 import sys
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
+import hands  # noqa: E402
 import keel  # noqa: E402
 
 
@@ -65,6 +68,32 @@ def make_cluster():
         except AssertionError as error:
             errors.append(str(error))
     assert not errors, "\n".join(errors)
+
+
+@pytest.fixture
+def hand():
+    """hand(): a process that does on a mount what the test tells it (hands.py)."""
+    made = []
+
+    def make():
+        made.append(hands.Hand())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.drop()
+
+
+_places = itertools.count()
+
+
+@pytest.fixture
+def d(shared_cluster, request):
+    """A directory for this test in the shared cluster, by its name below the mounts; everybody may write in it."""
+    name = f"{next(_places)}-" + re.sub(r"[^A-Za-z0-9_]", "-", request.node.name)[:150]
+    shared_cluster.mkdir(1, name)
+    shared_cluster.call(1, lambda path: os.chmod(path, 0o777), name)
+    return name
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -175,6 +175,7 @@ class Cluster:
         self.count = nodes
         self.flags = list(flags)
         self.dir = os.path.realpath(tempfile.mkdtemp(prefix=f"keel-e2e-{os.getpid()}-"))
+        os.chmod(self.dir, 0o711)  # tests act as other users on the mounts, too
         self.expected_log = []  # regular expressions of suspect lines that this test provokes
         self.sessions = set()  # of all node processes there ever were
         self.is_up = False
