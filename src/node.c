@@ -453,6 +453,27 @@ static void set_timer(struct node *node)
     uv_timer_start(&node->timer, on_timer, wait_ms < 1000 ? wait_ms : 1000, 0);
 }
 
+/* With the idle handle active the loop polls without sleeping. */
+static void on_idle(uv_idle_t *idle)
+{
+    (void)idle;
+}
+
+static void look_out(struct node *node)
+{
+    uint64_t requests, answers;
+
+    if (node->fs == NULL)
+        return;
+    fs_pulse(node->fs, &requests, &answers);
+    bool awake = lookout_turn(&node->lookout, requests, answers, node_now_us());
+
+    if (awake && !uv_is_active((uv_handle_t *)&node->idle))
+        uv_idle_start(&node->idle, on_idle);
+    else if (!awake && uv_is_active((uv_handle_t *)&node->idle))
+        uv_idle_stop(&node->idle);
+}
+
 /* Before the loop waits again: everything that this turn's events have made due. */
 static void on_prepare(uv_prepare_t *prepare)
 {
@@ -468,6 +489,7 @@ static void on_prepare(uv_prepare_t *prepare)
     replica_pump(node->replica);
     if (node->peers != NULL)
         peer_pool_flush(node->peers);
+    look_out(node);
     set_timer(node);
 }
 
@@ -482,6 +504,7 @@ static void start_loop_handles(struct node *node)
     static const int signums[] = { SIGTERM, SIGINT };
 
     uv_prepare_init(&node->loop, &node->prepare);
+    uv_idle_init(&node->loop, &node->idle);
     uv_timer_init(&node->loop, &node->timer);
     uv_timer_init(&node->loop, &node->stop_timer);
     node->prepare.data = node->timer.data = node->stop_timer.data = node;
@@ -506,6 +529,7 @@ static void close_handles(struct node *node)
     if (node->peers != NULL)
         peer_pool_close(node->peers, on_peers_closed, node);
     uv_close((uv_handle_t *)&node->prepare, NULL);
+    uv_close((uv_handle_t *)&node->idle, NULL);
     uv_close((uv_handle_t *)&node->timer, NULL);
     uv_close((uv_handle_t *)&node->stop_timer, NULL);
     for (size_t i = 0; i < KEEL_ARRAY_LEN(node->signals); i++)

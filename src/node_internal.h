@@ -7,6 +7,7 @@
 
 #include "data_dir.h"
 #include "fs/fs.h"
+#include "lookout.h"
 #include "mvcc/kv.h"
 #include "node.h"
 #include "peer/peer.h"
@@ -29,6 +30,8 @@ struct node {
     int exit_code;
     uv_loop_t loop;
     uv_prepare_t prepare; /* the end of each loop turn: pump, flush, set the timer */
+    uv_idle_t idle;       /* active: the loop does not sleep (lookout.h) */
+    struct lookout lookout;
     uv_timer_t timer;
     uv_timer_t stop_timer;
     int stop_polls; /* left, while leadership is handed over */

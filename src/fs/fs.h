@@ -53,6 +53,9 @@ void fs_on_gone(struct fs *fs, void (*gone)(void *arg), void *arg);
 /* After done or gone, when the loop has stopped. */
 void fs_free(struct fs *fs);
 
+/* How many requests have come in, and how many answers have gone out: cheap. */
+void fs_pulse(const struct fs *fs, uint64_t *ret_requests, uint64_t *ret_answers);
+
 struct fs_stats {
     uint64_t requests, waiting, handles, nodes, staged_bytes, tickets_queued, tickets_done,
         tickets_dropped, tickets_skipped;

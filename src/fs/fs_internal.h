@@ -17,8 +17,6 @@
 
 enum {
     FS_TURN_REQUESTS = 64,    /* read from the kernel in one loop turn */
-    FS_SPIN_US = 30,          /* looked out for the next request after an answer */
-    FS_SPIN_FAILURES_MAX = 8, /* in a row, that make it rarer: every 256th answer then */
     FS_CREATION_US = 1000000, /* a file created here is committed after this time at the latest */
     FS_CREATION_BUCKETS = 1024,
     FS_VIEW_BUCKETS = 1024,
@@ -113,8 +111,7 @@ struct fs_view {
 };
 
 struct fs {
-    uint64_t answers, answers_seen; /* given in all; when the last look-out began */
-    uint32_t spin_failures, spin_pause;
+    uint64_t answers; /* given in all */
     uv_loop_t *loop;
     struct replica *replica;
     struct mvcc *mvcc;

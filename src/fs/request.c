@@ -319,6 +319,7 @@ static fuse_req_t take_caller(struct fs_request *rq)
     fuse_req_t req = rq->req;
 
     rq->req = NULL;
+    rq->fs->answers++;
     return req;
 }
 

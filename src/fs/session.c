@@ -2,13 +2,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -99,33 +97,6 @@ static void session_ended(struct fs *fs)
         close_down(fs); /* not asked for */
 }
 
-/* A caller that has just been answered often asks again at once, and to sleep and be woken takes
- * longer than that: so a look, for a moment. In vain it is tried ever more rarely. */
-static bool another_comes(struct fs *fs)
-{
-    struct pollfd readable = { .fd = fuse_session_fd(fs->session), .events = POLLIN };
-
-    if (fs->answers == fs->answers_seen)
-        return false;
-    fs->answers_seen = fs->answers;
-    if (fs->spin_pause > 0) {
-        fs->spin_pause--;
-        return false;
-    }
-    uint64_t end_us = replica_now_us(fs->replica) + FS_SPIN_US;
-
-    do {
-        if (poll(&readable, 1, 0) > 0) {
-            fs->spin_failures = 0;
-            return true;
-        }
-    } while (replica_now_us(fs->replica) < end_us);
-    if (fs->spin_failures < FS_SPIN_FAILURES_MAX)
-        fs->spin_failures++;
-    fs->spin_pause = (1u << fs->spin_failures) - 1;
-    return false;
-}
-
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
     struct fs *fs = poll->data;
@@ -138,7 +109,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     for (int i = 0; i < FS_TURN_REQUESTS; i++) {
         int len = fuse_session_receive_buf(fs->session, &fs->buf);
 
-        if (len == -EINTR || (len == -EAGAIN && another_comes(fs)))
+        if (len == -EINTR)
             continue;
         if (len == -EAGAIN)
             return;
@@ -517,33 +488,21 @@ static void free_creations(struct fs *fs)
             creation_drop(fs, fs->creation_buckets[i]);
 }
 
-static bool is_connected(const struct fs *fs)
-{
-    struct pollfd poll_fd = { .fd = fuse_session_fd(fs->session) };
-
-    return poll(&poll_fd, 1, 0) == 0 || (poll_fd.revents & POLLERR) == 0;
-}
-
-/* libfuse unmounts by path while the connection lives: after a lazy unmount that could be somebody
- * else's mount. So the connection is ended first. */
+/* libfuse unmounts by path unless its descriptor says that the connection has ended; after a lazy
+ * unmount the path could be somebody else's mount. So its descriptor becomes one that says so: a
+ * pipe without a reader. */
 static void free_session(struct fs *fs)
 {
-    char path[64];
-    int fd = -1;
+    int ends[2];
 
     if (fs->session == NULL)
         return;
-    if (fs->dev != 0 && is_connected(fs)) {
-        snprintf(path, sizeof path, "/sys/fs/fuse/connections/%u/abort", minor(fs->dev));
-        fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fuse_session_fd(fs->session) >= 0 && pipe2(ends, O_CLOEXEC) == 0) {
+        close(ends[0]);
+        if (dup2(ends[1], fuse_session_fd(fs->session)) >= 0)
+            fuse_session_unmount(fs->session);
+        close(ends[1]);
     }
-    if (fd >= 0) {
-        if (write(fd, "1", 1) != 1)
-            log_warning("%s: %s", path, strerror(errno));
-        close(fd);
-    }
-    if (fs->dev != 0 && !is_connected(fs))
-        fuse_session_unmount(fs->session);
     fuse_session_destroy(fs->session);
 }
 
@@ -563,6 +522,12 @@ void fs_free(struct fs *fs)
     free((void *)(uintptr_t)fs->options.mount_options);
     free((void *)(uintptr_t)fs->options.name);
     free(fs);
+}
+
+void fs_pulse(const struct fs *fs, uint64_t *ret_requests, uint64_t *ret_answers)
+{
+    *ret_requests = fs->requests;
+    *ret_answers = fs->answers;
 }
 
 void fs_stats(const struct fs *fs, struct fs_stats *ret_stats)

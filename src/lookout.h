@@ -1,0 +1,26 @@
+/* Whether to stay awake for a moment. A caller that has just been answered often asks again at
+ * once, and to put a thread to sleep and wake it takes longer than that (most of the time of a
+ * short request, on a virtual machine). So after an answer the loop looks out for the next request
+ * instead of sleeping; in vain it is tried ever more rarely, so that what it costs stays in
+ * proportion to what it brings. */
+#ifndef KEEL_LOOKOUT_H
+#define KEEL_LOOKOUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    LOOKOUT_US = 40,
+    LOOKOUT_FAILURES_MAX = 9, /* in a row: then only after every 512th turn with answers */
+};
+
+struct lookout {                /* all zeroes at first */
+    uint64_t answers, requests; /* as of the last turn */
+    uint64_t end_us;            /* 0: not looking out */
+    uint32_t failures, pause;
+};
+
+/* The end of a loop turn; requests and answers count up. True: poll again without sleeping. */
+bool lookout_turn(struct lookout *l, uint64_t requests, uint64_t answers, uint64_t now_us);
+
+#endif
