@@ -439,7 +439,7 @@ void ticket_queue_add(struct ticket_queue *q, const struct keel_change *change)
 static bool ticket_hot(const struct ticket_queue *q, const struct ticket *t, uint64_t now_us)
 {
     for (int role = 0; role < LANE_ROLES; role++)
-        if (ticket_node_hot(q, ticket_node(t, role), now_us))
+        if (ticket_node_hot(q, ticket_node(t, (enum ticket_lane_role)role), now_us))
             return true;
     return false;
 }
