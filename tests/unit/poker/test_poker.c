@@ -416,21 +416,28 @@ static void a_thousand_changes_arrive_in_their_order(void **state)
     run_random_changes(20261129);
 }
 
+/* Ends with the test's process at the latest. */
+_Noreturn static void look_for_ever(void)
+{
+    char path[160];
+    struct stat st;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (size_t i = 0;; i++) {
+        in(path, sizeof path, mount_point, random_names[i % RANDOM_NAMES]);
+        stat(path, &st);
+    }
+}
+
 /* Its look-ups are answered from the present, the poker's from the past: the kernel's picture of
  * the names changes to and fro. */
 static void a_thousand_changes_arrive_while_somebody_looks(void **state)
 {
-    char path[160];
-    struct stat st;
     pid_t looking = fork();
 
     (void)state;
     if (looking == 0)
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (size_t i = 0; looking == 0; i++) {
-        in(path, sizeof path, mount_point, random_names[i % RANDOM_NAMES]);
-        stat(path, &st);
-    }
+        look_for_ever();
     run_random_changes(20261130);
     assert_int_equal(kill(looking, SIGKILL), 0);
     assert_int_equal(waitpid(looking, NULL, 0), looking);
