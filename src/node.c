@@ -668,6 +668,7 @@ int node_run(const struct node_options *options)
         node->phase = NODE_RUNNING;
         log_info("mounted on %s", node->mount_point);
         sd_notify(0, "READY=1");
+        node_report(node);
     } else {
         node->exit_code = err == KEEL_E_INVALID ? 2 : 1;
         if (node->workers_running)

@@ -2,6 +2,7 @@
  * mount. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <systemd/sd-daemon.h>
 #include <time.h>
 
 #include "check.h"
@@ -305,15 +306,36 @@ static void forget_refusal(struct node *node, uint64_t peer)
             node->refused_by[i--] = node->refused_by[--node->refusals];
 }
 
+void node_report(struct node *node)
+{
+    struct keel_text text = { 0 };
+    size_t count;
+    const struct apply_member *members = apply_members(node->apply, &count);
+    const char *between = ", not connected: ";
+
+    keel_text_printf(&text, "STATUS=mounted on %s", node->mount_point);
+    for (size_t i = 0; i < count; i++) {
+        if (members[i].id == node->identity.id || peer_connected(node->peers, members[i].id))
+            continue;
+        keel_text_printf(&text, "%s%s", between, members[i].name);
+        between = " ";
+    }
+    sd_notify(0, text.data);
+    keel_text_free(&text);
+}
+
 static void on_connected(void *arg, uint64_t peer, uint64_t incarnation, uint32_t level)
 {
     forget_refusal(arg, peer);
     replica_on_connected(((struct node *)arg)->replica, peer, incarnation, level);
+    node_report(arg);
 }
 
 static void on_disconnected(void *arg, uint64_t peer)
 {
     replica_on_disconnected(((struct node *)arg)->replica, peer);
+    if (((struct node *)arg)->phase == NODE_RUNNING)
+        node_report(arg);
 }
 
 static void on_alive(void *arg, uint64_t peer)

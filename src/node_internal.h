@@ -73,6 +73,9 @@ void node_workers_stop(struct node *node);
 /* Begins a stop; exit_code is that of the process. Safe to call again. */
 void node_stop(struct node *node, int exit_code);
 
+/* Tells the service manager, if there is one, which peers are missing. */
+void node_report(struct node *node);
+
 uint64_t node_now_us(void);
 
 #endif
