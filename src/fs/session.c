@@ -466,8 +466,12 @@ void fs_unmount(struct fs *fs, void (*done)(void *arg), void *arg)
     KEEL_ASSERT(fs->done == NULL);
     fs->done = done;
     fs->done_arg = arg;
-    if (fs->closing)
-        return; /* the session has ended by itself: done comes instead of gone */
+    if (fs->closing) { /* the session has ended by itself: done comes instead of gone, or after it
+                        */
+        if (fs->open_handles == 0)
+            done(arg);
+        return;
+    }
     fs_requests_stop(fs);
     if (poker != NULL)
         poker_close(poker, unmount, fs);
