@@ -206,6 +206,6 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
         break;
     case CONTROL_NONE:
     case CONTROL_ROOT:
-        KEEL_ASSERT(!"not a file");
+        KEEL_ASSERT(false && "not a file");
     }
 }

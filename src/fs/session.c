@@ -70,6 +70,9 @@ static ssize_t device_writev(int fd, struct iovec *iov, int count, void *arg)
 }
 
 static void log_from_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
+    __attribute__((format(printf, 2, 0)));
+
+static void log_from_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 {
     char line[512];
 
@@ -147,8 +150,11 @@ static bool hook_path(void *arg, uint64_t ino, struct keel_text *text)
 static uint64_t hook_child(void *arg, uint64_t parent, struct keel_slice name)
 {
     struct fs *fs = arg;
+    const struct fs_creation *creation = creation_find(fs, parent, name);
     const struct mvcc_key *key = mvcc_by_ino(fs->mvcc, parent);
 
+    if (creation != NULL) /* here, though not committed yet */
+        return creation->node->ino;
     if (key != NULL && mvcc_live_kind(key) == MVCC_DIR)
         key = mvcc_child(fs->mvcc, key, name);
     else

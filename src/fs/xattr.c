@@ -81,7 +81,7 @@ static void xattr_value(struct replica *r, enum xattr xattr, const struct mvcc_r
         keel_text_printf(text, "%" PRIu64, view_ttl_s(r, record->lease));
         break;
     case XATTR_LOCK_REVISION:
-        KEEL_ASSERT(!"never present");
+        KEEL_ASSERT(false && "never present");
     }
 }
 

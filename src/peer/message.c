@@ -199,7 +199,7 @@ static void put_raft(struct writer *w, const struct raft_message *msg)
     case RAFT_MESSAGE_TYPES:
         break;
     }
-    KEEL_ASSERT(!"a raft message of an unknown type");
+    KEEL_ASSERT(false && "a raft message of an unknown type");
 }
 
 static void put_leases(struct writer *w, const struct keel_message *msg)
@@ -242,7 +242,7 @@ static void put_message(struct writer *w, const struct keel_message *msg)
     case MESSAGE_TYPES:
         break;
     }
-    KEEL_ASSERT(!"a message of an unknown type");
+    KEEL_ASSERT(false && "a message of an unknown type");
 }
 
 /* Every frame but the last is full, so heads lie at multiples of FRAME_BYTES_MAX. */

@@ -100,8 +100,8 @@ static void start(struct crash_test *t, uint64_t seed)
     t->log.disk = disk_mem_new(seed + 1);
     t->log.options = (struct wal_options){ .cluster_id = TEST_CLUSTER,
                                            .node_id = TEST_NODE,
-                                           .segment_bytes = 1024 << keel_rng_below(&t->rng, 4),
-                                           .fill_bytes = 256 << keel_rng_below(&t->rng, 3) };
+                                           .segment_bytes = 1024u << keel_rng_below(&t->rng, 4),
+                                           .fill_bytes = 256u << keel_rng_below(&t->rng, 3) };
 }
 
 /* A batch that goes on from what the pending steps will have made of the log. */
