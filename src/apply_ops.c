@@ -48,7 +48,9 @@ static struct keel_slice content_now(struct apply_op *op, const struct mvcc_reco
     struct keel_slice bytes;
 
     if (mvcc_read(op->a->mvcc, &record->content, &bytes) != 0)
-        keel_fatal("content of revision %llu does not match its checksum",
+        keel_fatal("the store is damaged: content of revision %llu does not match its checksum; "
+                   "restore the data directory from a backup, or remove this member and add it "
+                   "again",
                    (unsigned long long)record->content.at.main);
     return bytes;
 }

@@ -219,7 +219,10 @@ static int open_store(struct node *node)
     if (err == 0)
         err = mvcc_open(node->kv, &node->mvcc, why, sizeof why);
     if (err != 0) {
-        log_error("store: %s", why);
+        log_error("store: %s%s", why,
+                  err == KEEL_E_CORRUPT ? "; restore the data directory from a backup, or remove "
+                                          "this member and add it again"
+                                        : "");
         return err;
     }
     err = apply_new(node->mvcc, node->members, node->member_count, &node->apply);

@@ -22,7 +22,9 @@ struct keel_slice content_of(struct fs *fs, const struct mvcc_content *content)
     struct keel_slice bytes = keel_slice_of(NULL, 0);
 
     if (content->length > 0 && mvcc_read(fs->mvcc, content, &bytes) != 0)
-        keel_fatal("content of revision %llu does not match its checksum",
+        keel_fatal("the store is damaged: content of revision %llu does not match its checksum; "
+                   "restore the data directory from a backup, or remove this member and add it "
+                   "again",
                    (unsigned long long)content->at.main);
     return bytes;
 }

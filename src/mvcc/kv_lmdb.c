@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <lmdb.h>
@@ -154,6 +155,18 @@ static int lmdb_scan(struct kv_read *read, enum kv_table table, struct keel_slic
 
 /* ---- writing ---- */
 
+/* LMDB calls a write that the disk took only a part of EIO; that is how a full disk begins. */
+static int disk_full_or(int rc, MDB_env *env)
+{
+    struct statvfs space;
+    int fd;
+
+    if (rc == EIO && mdb_env_get_fd(env, &fd) == 0 && fstatvfs(fd, &space) == 0 &&
+        space.f_bavail == 0)
+        return ENOSPC;
+    return rc;
+}
+
 static int write_one(struct kv_lmdb *lmdb, MDB_txn *txn, const struct kv_write *write)
 {
     MDB_dbi table = lmdb->tables[write->table];
@@ -189,7 +202,7 @@ static int lmdb_write(struct kv *kv, const struct kv_batch *batch)
         mdb_txn_abort(txn);
         return err_of(rc);
     }
-    return err_of(mdb_txn_commit(txn));
+    return err_of(disk_full_or(mdb_txn_commit(txn), lmdb->env));
 }
 
 static uint64_t pages_of(const MDB_stat *stat)
@@ -255,7 +268,7 @@ static int open_failed(int rc, const char *step, const char *dir, char *ret_why,
         text = "permission denied; the directory and its files must belong to the user that runs "
                "keelfs";
     else if (rc == ENOSPC || rc == EDQUOT || rc == MDB_MAP_FULL)
-        text = "no space left on the disk";
+        text = "no space left on the disk; free some and start again";
     else if (rc == ENOMEM)
         text = "not enough address space for the map (see ulimit -v)";
     snprintf(ret_why, why_size, "cannot %s the store in %s: %s", step, dir, text);
@@ -296,7 +309,7 @@ static int open_tables(struct kv_lmdb *lmdb)
         mdb_txn_abort(txn);
         return rc;
     }
-    return mdb_txn_commit(txn);
+    return disk_full_or(mdb_txn_commit(txn), lmdb->env);
 }
 
 /* LMDB syncs its file, not the directory entries that lead to it. */
@@ -315,17 +328,38 @@ static int sync_directory(const char *dir, const char *relative)
     return rc;
 }
 
+/* LMDB makes its lock file by length alone, maps it and writes there: on a full disk that would end
+ * the process with SIGBUS. So the blocks are taken before; 8192 bytes are its default of readers.
+ */
+static int allocate_lock_file(const char *dir)
+{
+    enum { LOCK_FILE_BYTES = 8192 };
+    int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (at < 0)
+        return errno;
+    int fd = openat(at, "lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int rc = fd < 0 ? errno : posix_fallocate(fd, 0, LOCK_FILE_BYTES);
+
+    if (fd >= 0)
+        close(fd);
+    close(at);
+    return rc;
+}
+
 static int open_env(struct kv_lmdb *lmdb, const char *dir, uint64_t map_bytes)
 {
     int dead;
-    int rc = mdb_env_create(&lmdb->env);
+    int rc = allocate_lock_file(dir);
 
+    if (rc == 0)
+        rc = mdb_env_create(&lmdb->env);
     if (rc == 0)
         rc = mdb_env_set_mapsize(lmdb->env, map_bytes);
     if (rc == 0)
         rc = mdb_env_set_maxdbs(lmdb->env, KV_TABLES);
     if (rc == 0)
-        rc = mdb_env_open(lmdb->env, dir, MDB_NOTLS, 0600);
+        rc = disk_full_or(mdb_env_open(lmdb->env, dir, MDB_NOTLS, 0600), lmdb->env);
     if (rc == 0)
         rc = mdb_reader_check(lmdb->env, &dead);
     return rc;

@@ -429,3 +429,397 @@ def test_a_damaged_identity_is_refused(place, damage):
     result = place.refused([*place.good(), place.mnt])
     assert result.returncode == 1
     assert ("newer keelfs" if damage == "newer" else "identity file is damaged") in result.stderr
+
+
+# ---- damaged data ----
+
+HEADER, RECORD = 64, 72  # bytes, docs/format-wal.md
+
+
+def records_of(path):
+    """The records of a segment: offset, size, kind, sequence, durable."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at, found = HEADER, []
+    while data[at : at + 4] == b"KWR1":
+        length, kind = struct.unpack_from("<IB", data, at + 4)
+        sequence, _, durable = struct.unpack_from("<QQQ", data, at + 40)
+        size = (RECORD + length + 7) // 8 * 8
+        found.append((at, size, kind, sequence, durable))
+        at += size
+    return found
+
+
+def change_bytes(path, at, new):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        old = file.read(len(new))
+        file.seek(at)
+        file.write(new)
+    return old
+
+
+@pytest.fixture
+def written(place):
+    """A node that has written some files, is idle, and was killed. .files is what was acknowledged."""
+    node = place.start([*place.good(), place.mnt])
+    wait_for(lambda: run(f"mkdir {place.mnt}/d", check=False).returncode == 0)
+    place.files = {f"d/f{n}": f"value {n}\n" * 50 for n in range(40)}
+    for name, content in place.files.items():
+        with open(os.path.join(place.mnt, name), "w") as file:
+            file.write(content)
+    place.segment = os.path.join(place.data, "wal", "0000000000000001.wal")
+    # Idle: a record says that everything before it is durable.
+    wait_for(lambda: (r := records_of(place.segment))[-1][2] == 3 and r[-1][4] == r[-1][3] - 1)
+    place.stop(node, signal.SIGKILL)
+    wait_for(lambda: not processes_of_sessions({node.pid}))
+    # LMDB's lock file belongs to the processes, not to the data.
+    place.state = lambda: {k: v for k, v in tree_of(place.data).items() if not k.endswith("lock.mdb")}
+    return place
+
+
+def same_files(place):
+    found = {}
+    for name in place.files:
+        with open(os.path.join(place.mnt, name)) as file:
+            found[name] = file.read()
+    return found == place.files
+
+
+@pytest.mark.parametrize("where", ["first record", "middle", "body", "length", "before the last", "segment header"])
+def test_a_damaged_log_is_refused_with_file_and_offset_and_left_as_it_is(written, where):
+    place = written
+    records = records_of(place.segment)
+    assert len(records) > 50
+    at = {
+        "first record": records[0][0] + 20,
+        "middle": records[len(records) // 2][0] + 30,
+        "body": next(r for r in records[20:] if r[1] > RECORD + 100)[0] + RECORD + 40,
+        "length": records[30][0] + 4,
+        "before the last": records[-2][0] + 50,
+        "segment header": 20,
+    }[where]
+    record = max((r[0] for r in records if r[0] <= at), default=0)
+    with open(place.segment, "rb") as file:
+        file.seek(at)
+        byte = file.read(1)
+    change_bytes(place.segment, at, bytes([byte[0] ^ 0x10]))
+    before = place.state()
+    for _ in range(2):  # the second try is told the same
+        result = run([BINARY, *place.good(), place.mnt], check=False)
+        assert result.returncode == 1, result.stderr
+        last = result.stderr.splitlines()[-1]
+        assert "error n1: log: " in last and "0000000000000001.wal" in last and "damaged" in last
+        if where != "segment header":
+            assert str(record) in re.findall(r"\d+", last), (record, last)
+        assert "restore the data directory" in last and "do not delete the file" in last
+        assert mounts_below(place.mnt) == []
+    assert place.state() == before
+    change_bytes(place.segment, at, byte)
+    node = place.start([*place.good(), place.mnt])
+    assert wait_for(lambda: same_files(place))
+    assert place.stop(node) == 0
+
+
+@pytest.mark.parametrize("tail", ["half a record", "garbage", "old bytes"])
+def test_a_torn_tail_is_cut_and_nothing_acknowledged_goes_with_it(written, tail):
+    place = written
+    records = records_of(place.segment)
+    at, size, *_ = records[-1]
+    if tail == "half a record":
+        change_bytes(place.segment, at + 40, bytes(size - 40))
+    elif tail == "garbage":
+        at += size
+        change_bytes(place.segment, at, os.urandom(5000))
+    else:
+        with open(place.segment, "rb") as file:
+            file.seek(records[10][0])
+            old = file.read(2000)
+        at += size
+        change_bytes(place.segment, at, old)
+    node = place.start([*place.good(), place.mnt])
+    assert wait_for(lambda: same_files(place))
+    assert "the last write before the crash was torn" in place.log(node)
+    assert f"0000000000000001.wal was cut at byte {at}" in place.log(node)
+    run(f"echo after > {place.mnt}/d/after")
+    place.files["d/after"] = "after\n"
+    place.stop(node, signal.SIGKILL)
+    node = place.start([*place.good(), place.mnt])
+    assert wait_for(lambda: same_files(place))
+    assert "was torn" not in place.log(node)
+    assert place.stop(node) == 0
+
+
+def test_a_log_that_is_shorter_than_the_store_is_refused(written):
+    """As after restoring one of the two from an older copy."""
+    place = written
+    node = place.start([*place.good(), place.mnt])  # replays, and checkpoints at its end
+    assert wait_for(lambda: same_files(place))
+    assert place.stop(node) == 0
+    records = records_of(place.segment)
+    change_bytes(place.segment, records[20][0], bytes(records[-1][0] + records[-1][1] - records[20][0]))
+    before = place.state()
+    result = run([BINARY, *place.good(), place.mnt], check=False)
+    assert result.returncode == 1
+    assert "log: " in result.stderr and "store" in result.stderr.splitlines()[-1]
+    assert place.state() == before
+
+
+def test_a_damaged_store_is_refused_or_detected_but_never_served_as_truth(written):
+    place = written
+    node = place.start([*place.good(), place.mnt])
+    assert wait_for(lambda: same_files(place))
+    assert place.stop(node) == 0
+    database = os.path.join(place.data, "store", "data.mdb")
+    size = os.path.getsize(database)
+    shutil.copy(database, place.path("sound.mdb"))
+    refused = detected = harmless = 0
+    # Each page in turn: LMDB's own head of it, its middle, and near its end, where LMDB puts what it stores.
+    for at in [page + within for page in range(0, size, 4096) for within in (16, 24, 2000, 4000)]:
+        shutil.copy(place.path("sound.mdb"), database)
+        byte = change_bytes(database, at, b"\0")
+        change_bytes(database, at, bytes([byte[0] ^ 0x55]))
+        node = subprocess.Popen([BINARY, *place.good(), place.mnt], stdin=subprocess.DEVNULL,
+                                stderr=open(place.path("log"), "w"), start_new_session=True)
+        node.log = open(place.path("log"))
+        place.nodes.append(node)
+        wait_for(lambda: " mounted on " in place.log(node) or node.poll() is not None)
+        if node.poll() is not None:
+            assert node.returncode == 1, (at, node.returncode, place.log(node))
+            last = place.log(node).splitlines()[-1]
+            assert "store: " in last and "damaged" in last and "restore the data directory" in last, (at, last)
+            refused += 1
+            continue
+        wrong = keel.bounded(lambda: served_wrongly(place), 20)
+        assert wrong != "content", f"wrong data after a flip at {at} of {size}"
+        detected += wrong == "error"
+        harmless += wrong is None
+        code = place.stop(node)
+        assert code == 0 or "the store is damaged" in place.log(node).splitlines()[-1], (at, code, place.log(node))
+        for point in mounts_below(place.mnt):
+            run(["umount", "-l", point])
+    print(f"of {size} bytes: {refused} refused, {detected} detected, {harmless} harmless")
+    assert refused > 0 and detected > 0
+
+
+def served_wrongly(place):
+    """None if every file is right, "error" if one can't be read, "content" if something else than the truth is served."""
+    result = None
+    wait_for(lambda: sorted(os.listdir(os.path.join(place.mnt, "d"))) == sorted(os.path.basename(f) for f in place.files))
+    for name, content in place.files.items():
+        try:
+            with open(os.path.join(place.mnt, name), "rb") as file:
+                if file.read() != content.encode():
+                    return "content"
+        except OSError:
+            result = "error"
+    return result
+
+
+# ---- a full disk ----
+
+@pytest.fixture
+def small_disk(place):
+    """The data directory on a disk of its own, of 48 MiB."""
+    os.mkdir(place.data)
+    run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "small", place.data])
+    yield place
+    for node in place.nodes:
+        if node.poll() is None:
+            node.terminate()
+            node.wait(20)
+    for point in reversed(mounts_below(place.dir)):
+        run(["umount", "-l", point], check=False)
+
+
+def append_until_it_fails(path, limit=2000):
+    """Appends numbered blocks of 32 KiB to files of 20 blocks each; returns how many were acknowledged and the error."""
+    acknowledged = 0
+    try:
+        for n in range(limit):
+            descriptor = os.open(f"{path}-{n // 20}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                assert os.write(descriptor, block(n)) == len(block(n))
+            finally:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass  # the mount may have died
+            acknowledged += 1
+    except OSError as error:
+        return acknowledged, error
+    return acknowledged, None
+
+
+def block(n):
+    return (b"%08d" % n) * 4096
+
+
+def test_a_full_disk_stops_the_node_with_a_message_and_loses_nothing(small_disk):
+    place = small_disk
+    node = place.start([*place.good(), place.mnt])
+    wait_for(lambda: run(f"mkdir {place.mnt}/d", check=False).returncode == 0)
+    acknowledged, error = keel.bounded(lambda: append_until_it_fails(f"{place.mnt}/d/f"), 60)
+    assert error is not None and acknowledged > 100
+    assert node.wait(20) != 0
+    last = place.log(node).splitlines()[-1]
+    assert "no space" in last and "make space on its disk and start the node again" in last
+    wait_for(lambda: not processes_of_sessions({node.pid}))
+    run(["mount", "-o", "remount,size=300m", place.data])
+    node = place.start([*place.good(), place.mnt])
+
+    def look():
+        for n in range(acknowledged):
+            with open(f"{place.mnt}/d/f-{n // 20}", "rb") as file:
+                file.seek(n % 20 * len(block(n)))
+                assert file.read(len(block(n))) == block(n), n
+        return True
+
+    assert wait_for(lambda: keel.bounded(look, 30))
+    more, error = keel.bounded(lambda: append_until_it_fails(f"{place.mnt}/d/g", 20), 60)
+    assert (more, error) == (20, None)
+    assert place.stop(node) == 0
+
+
+def test_a_start_on_a_full_disk_is_refused_with_a_message(small_disk):
+    place = small_disk
+    with open(os.path.join(place.data, "filler"), "wb") as filler:
+        try:
+            while True:
+                filler.write(bytes(1 << 16))
+                filler.flush()
+        except OSError:
+            pass
+    result = place.refused([*place.good(), place.mnt])
+    assert result.returncode == 1
+    assert "space" in result.stderr.splitlines()[-1].lower()
+    os.unlink(os.path.join(place.data, "filler"))
+    node = place.start([*place.good(), place.mnt])
+    assert place.stop(node) == 0
+
+
+def test_a_full_disk_of_one_node_does_not_stop_the_others():
+    c = keel.Cluster(3)
+    disk = os.path.join(c.dir, "n2", "data")
+    os.makedirs(disk)
+    run(["mount", "-t", "tmpfs", "-o", "size=40m,mode=0700", "small", disk])
+    c.expected_log = ["make space on its disk and start the node again"]
+    try:
+        c.up()
+        other = 1
+        path = c.path(other, "f")
+        assert keel.bounded(lambda: append_until_it_fails(path, 1000), 90) == (1000, None)
+        wait_for(lambda: not processes_of_sessions({c.pid(2)}), 20, "n2 has stopped")
+        assert "make space on its disk" in c.log(2)
+        run(["mount", "-o", "remount,size=400m", disk])
+        c.start(2)
+        for k in range(0, 50, 7):
+            assert c.read(2, f"f-{k}") == b"".join(block(n) for n in range(k * 20, k * 20 + 20))
+        c.down()
+    finally:
+        if c.is_up:
+            c.tool("down", timeout=60, check=False)
+        run(["umount", "-l", disk])
+        c.is_up = False
+        c.close()
+
+
+# ---- strangers at the peers' port ----
+
+def frame(payload, kind=6, flags=0, length=None, zero=0, checksum=0):
+    return struct.pack("<IBBHQ", len(payload) if length is None else length, kind, flags, zero, checksum) + payload
+
+
+STRANGERS = {
+    "text": b"GET / HTTP/1.1\r\nHost: n1\r\n\r\n" * 4,
+    "random bytes": bytes((n * 7919 + n // 3) % 256 for n in range(100000)),
+    "zeroes": bytes(4096),
+    "an oversized frame": frame(b"x" * 70000),
+    "a frame of four gigabytes": frame(b"x" * 100, length=0xFFFFFFFF),
+    "a wrong checksum": frame(b"hello"),
+    "an unknown type": frame(b"", kind=200),
+    "an unknown flag": frame(b"", flags=0x80),
+    "a reserved field": frame(b"", zero=7),
+    "a message before the handshake": frame(b"x" * 40, kind=1),
+    "half a head": frame(b"")[:7],
+    "half a frame": frame(b"x" * 100, length=50000),
+    "nothing": b"",
+}
+
+
+def test_strangers_at_the_peers_port_lose_their_connection_and_nothing_else_happens(make_cluster):
+    c = make_cluster()
+    c.write(1, "f", "0")
+    with open(os.path.join(c.dir, "cluster")) as file:
+        port = int(file.read().split()[1])
+    before = {i: c.status(i) for i in c.nodes()}
+    for n, (name, data) in enumerate(STRANGERS.items()):
+        for i in c.nodes():
+            with socket.create_connection((f"127.0.1.{i}", port), timeout=10) as stranger:
+                closed_by_node(stranger, data, name)
+        c.write(1 + n % 3, "f", str(n))
+        assert c.read(1 + (n + 1) % 3, "f") == str(n).encode()
+    for i in c.nodes():
+        log = c.log(i)
+        assert f"a connection to 127.0.1.{i}:{port} was closed: " in log
+        assert "lost:" not in log, "a connection between members was lost"
+        for same in ["term", "leader", "role"]:
+            assert c.status(i)[same] == before[i][same]
+
+
+def closed_by_node(stranger, data, name):
+    """Sends it all, then waits for the node to close: by itself after a second if there is nothing wrong yet."""
+    try:
+        stranger.sendall(data)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    received = b""
+    try:
+        while part := stranger.recv(1 << 16):
+            received += part
+    except ConnectionResetError:
+        pass
+    except socket.timeout:
+        pytest.fail(f"{name}: the connection stays open")
+    assert len(received) < 4200, name
+
+
+def test_a_crowd_of_silent_strangers_does_not_keep_members_out(make_cluster):
+    c = make_cluster()
+    with open(os.path.join(c.dir, "cluster")) as file:
+        port = int(file.read().split()[1])
+    c.write(1, "f", "x")
+    crowd = []
+    try:
+        for i in c.nodes():
+            for _ in range(200):
+                stranger = socket.socket()
+                stranger.settimeout(5)
+                stranger.connect((f"127.0.1.{i}", port))
+                crowd.append(stranger)
+        victim = c.followers()[0]
+        c.kill(victim)
+        c.start(victim)
+        assert wait_for(lambda: c.read(victim, "f") == b"x")
+    finally:
+        for stranger in crowd:
+            stranger.close()
+    for i in c.nodes():
+        wait_for(lambda: c.status(i)["quorum"] == "yes")
+
+
+def test_a_truncated_connection_of_a_member_is_made_again(make_cluster):
+    """Whoever sends a member's connection a reset only makes it dial again."""
+    c = make_cluster()
+    follower = c.followers()[0]
+    before = c.status(follower)
+    c.write(follower, "f", "x")
+    with open(os.path.join(c.dir, "cluster")) as file:
+        port = int(file.read().split()[1])
+    other = next(i for i in c.followers() if i != follower)
+    for a, b in [(follower, other), (other, follower)]:
+        run(["ss", "-K", "src", f"127.0.1.{a}", "dst", f"127.0.1.{b}", "dport", "=", f":{port}"], check=False)
+    wait_for(lambda: all("state=disconnected" not in c.read(i, "@keel/members").decode() for i in c.nodes()))
+    c.write(follower, "f", "y")
+    assert c.read(other, "f") == b"y"
+    assert c.status(follower)["term"] == before["term"]
