@@ -207,6 +207,38 @@ static int prepare_mount(struct node *node)
 
 /* ---- local state ---- */
 
+#define STORE_ADVICE \
+    "; restore the data directory from a backup, or remove this member and add it again"
+
+/* LMDB trusts the pointers in its pages: damage there is a fault in its map. The scan at the start
+ * looks at every page that can have this. */
+static void on_store_fault(int signum)
+{
+    static const char text[] = "keelfs: fatal: store: the store is damaged: reading it ended in a "
+                               "memory fault" STORE_ADVICE "\n";
+    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+
+    (void)signum;
+    (void)written;
+    _exit(1);
+}
+
+static int read_store(struct node *node, uint64_t map_bytes, char *why, size_t why_size)
+{
+    const struct sigaction fault = { .sa_handler = on_store_fault };
+    struct sigaction segv, bus;
+
+    sigaction(SIGSEGV, &fault, &segv);
+    sigaction(SIGBUS, &fault, &bus);
+    int err = kv_lmdb_open("store", map_bytes, &node->kv, why, why_size);
+
+    if (err == 0)
+        err = mvcc_open(node->kv, &node->mvcc, why, why_size);
+    sigaction(SIGSEGV, &segv, NULL);
+    sigaction(SIGBUS, &bus, NULL);
+    return err;
+}
+
 static int open_store(struct node *node)
 {
     char why[1024];
@@ -214,15 +246,10 @@ static int open_store(struct node *node)
 
     if (map_bytes < MAP_BYTES_MIN)
         map_bytes = MAP_BYTES_MIN;
-    int err = kv_lmdb_open("store", map_bytes, &node->kv, why, sizeof why);
+    int err = read_store(node, map_bytes, why, sizeof why);
 
-    if (err == 0)
-        err = mvcc_open(node->kv, &node->mvcc, why, sizeof why);
     if (err != 0) {
-        log_error("store: %s%s", why,
-                  err == KEEL_E_CORRUPT ? "; restore the data directory from a backup, or remove "
-                                          "this member and add it again"
-                                        : "");
+        log_error("store: %s%s", why, err == KEEL_E_CORRUPT ? STORE_ADVICE : "");
         return err;
     }
     err = apply_new(node->mvcc, node->members, node->member_count, &node->apply);

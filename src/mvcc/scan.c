@@ -280,7 +280,7 @@ int scan_store(struct mvcc *m, struct kv_read *read, char *ret_why, size_t why_s
     s->read = read;
     s->why = ret_why;
     s->why_size = why_size;
-    snprintf(ret_why, why_size, "cannot read the store");
+    snprintf(ret_why, why_size, "the store is damaged: its pages do not fit together");
     int err = run(s);
 
     free(s->keyed);
