@@ -1,14 +1,17 @@
-/* What apply has changed, as far as this mount has to know: files that go while they are open here,
- * and names that come to be where this node has a file that is not committed yet. Everything else
- * is asked for anew each time. */
+/* What apply has changed, as far as this mount has to know: files that go while they are known
+ * here, and names that come to be where this node has a file that is not committed yet. Everything
+ * else is asked for anew each time. */
 #include "check.h"
 #include "fs/fs_internal.h"
 
+/* Also of a file that the kernel only knows: it may be about to be opened. */
 static void gone(struct fs *fs, uint64_t ino, const struct mvcc_record *before)
 {
     struct fs_node *node = fs_node_by_ino(fs->nodes, ino);
 
-    if (node != NULL && node->handles > 0 && !node->orphan)
+    if (node == NULL || node->orphan)
+        return;
+    if (node->handles > 0 || (node->lookups > 0 && before->kind != MVCC_DIR))
         orphan_make(fs, node, before);
 }
 

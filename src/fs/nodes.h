@@ -27,7 +27,7 @@ struct fs_node {
     uint32_t handles;  /* open handles */
     uint32_t busy;     /* deferred requests during which the kernel holds this inode's lock */
     bool marked;       /* an inotify or fanotify mark was seen on it at the last scan */
-    bool orphan;       /* its key is gone, but it is still open here: */
+    bool orphan;       /* its key is gone, but the kernel knows it still: */
     struct mvcc_record orphan_record; /*   as it was when it went (xattrs slice empty) */
     struct keel_buf
         *orphan_data; /*   its content once it was written here; NULL: as in the record */

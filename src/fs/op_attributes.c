@@ -61,8 +61,10 @@ static int find_child(struct fs *fs, struct fs_node *dir, const char *name,
 static void walk_on(struct fs_request *rq, const struct fs_node *node)
 {
     struct fs *fs = rq->fs;
-    const struct mvcc_key *key = node->view == NULL ? mvcc_by_ino(fs->mvcc, node->ino) : NULL;
+    const struct mvcc_key *key = NULL;
 
+    if (rq->continues && node->view == NULL) /* else it was found under a barrier of its own */
+        key = mvcc_by_ino(fs->mvcc, node->ino);
     fs_walk_step(fs->walks, rq->pid, node->nodeid, key, node->ino, rq->barrier_us,
                  replica_now_us(fs->replica));
 }

@@ -56,8 +56,24 @@ static int check_open(const struct fs_request *rq)
     return is_writing(rq) && replica_quorum_lost(rq->fs->replica) ? KEEL_E_TIMEDOUT : 0;
 }
 
+/* Replaced or removed since its LOOKUP. The kernel is asked to look again, once; then this is the
+ * file that the name had at some time during the call. */
+static bool look_again(struct fs_request *rq, const struct fs_node *node)
+{
+    struct fs *fs = rq->fs;
+
+    if (node->handles > 0 || fs_walk_is_careful(fs->walks, rq->pid, fs->now_us))
+        return false;
+    fs_walk_stale(fs->walks, rq->pid, fs->now_us);
+    return true;
+}
+
 static void open_orphan(struct fs_request *rq, struct fs_node *node)
 {
+    if (look_again(rq, node)) {
+        request_answer(rq, KEEL_E_STALE);
+        return;
+    }
     if (rq->fi.flags & O_TRUNC)
         orphan_resize(rq->fs, node, 0, false);
     request_answer_open(rq, file_handle(rq, node, NULL));

@@ -11,7 +11,7 @@
 void orphan_make(struct fs *fs, struct fs_node *node, const struct mvcc_record *record)
 {
     (void)fs;
-    KEEL_ASSERT(node->handles > 0 && !node->orphan);
+    KEEL_ASSERT(!node->orphan);
     node->orphan = true;
     node->orphan_record = *record;
     node->orphan_record.xattrs = keel_slice_of(NULL, 0);
@@ -112,8 +112,9 @@ int orphan_zero(struct fs *fs, struct fs_node *node, uint64_t from, uint64_t to)
 void orphan_closed(struct fs *fs, struct fs_node *node)
 {
     KEEL_ASSERT(node->handles == 0);
+    if (node->orphan_data == NULL)
+        return; /* it can still be read as it was */
     node->orphan = false;
-    if (node->orphan_data != NULL)
-        fs->orphan_bytes -= node->orphan_data->len;
+    fs->orphan_bytes -= node->orphan_data->len;
     node->orphan_data = keel_buf_free(node->orphan_data);
 }

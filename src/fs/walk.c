@@ -20,6 +20,7 @@ struct walk {
     uint64_t nodeid;
     uint64_t barrier_us;
     uint64_t answered_us;
+    uint64_t stale_us; /* its last walk ended in ESTALE then; 0: it did not */
 };
 
 struct fs_walks {
@@ -52,13 +53,25 @@ static struct walk *find(const struct fs_walks *walks, pid_t pid)
     return NULL;
 }
 
+static bool is_careful(const struct walk *walk, uint64_t now_us)
+{
+    return walk->stale_us != 0 && now_us - walk->stale_us <= WALK_CAREFUL_US;
+}
+
+bool fs_walk_is_careful(const struct fs_walks *walks, pid_t pid, uint64_t now_us)
+{
+    const struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
+
+    return pid == 0 || (walk != NULL && is_careful(walk, now_us));
+}
+
 bool fs_walk_continues(const struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t now_us,
                        uint64_t *ret_barrier_us)
 {
     const struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
 
-    if (walk == NULL || walk->nodeid != nodeid || now_us - walk->answered_us > WALK_GAP_US ||
-        now_us - walk->barrier_us > WALK_AGE_US)
+    if (walk == NULL || walk->nodeid != nodeid || is_careful(walk, now_us) ||
+        now_us - walk->answered_us > WALK_GAP_US || now_us - walk->barrier_us > WALK_AGE_US)
         return false;
     *ret_barrier_us = walk->barrier_us;
     return true;
@@ -81,23 +94,41 @@ static struct walk *place(struct fs_walks *walks, pid_t pid)
     return best;
 }
 
+static struct walk *claim(struct fs_walks *walks, pid_t pid)
+{
+    struct walk *walk = place(walks, pid);
+
+    if (walk->pid != pid)
+        *walk = (struct walk){ .pid = pid };
+    return walk;
+}
+
+void fs_walk_stale(struct fs_walks *walks, pid_t pid, uint64_t now_us)
+{
+    if (pid == 0)
+        return;
+    struct walk *walk = claim(walks, pid);
+
+    walk->nodeid = 0;
+    walk->answered_us = walk->stale_us = now_us;
+}
+
 void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, const struct mvcc_key *key,
                   uint64_t ino, uint64_t barrier_us, uint64_t now_us)
 {
     if (pid == 0)
         return;
-    struct walk *walk = place(walks, pid);
+    struct walk *walk = claim(walks, pid);
 
-    if (walk->pid != pid || walk->barrier_us != barrier_us)
+    if (walk->barrier_us != barrier_us)
         walk->step_count = 0;
-    walk->pid = pid;
     walk->nodeid = nodeid;
     walk->barrier_us = barrier_us;
     walk->answered_us = now_us;
     if (key == NULL)
         return;
     if (walk->step_count == WALK_STEPS_MAX)
-        walk->pid = 0; /* so deep a walk begins again */
+        walk->nodeid = 0; /* so deep a walk begins again */
     else
         walk->steps[walk->step_count++] = (struct walk_step){ key, ino };
 }
@@ -119,5 +150,5 @@ void fs_walk_end(struct fs_walks *walks, pid_t pid)
     struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
 
     if (walk != NULL)
-        walk->pid = 0;
+        walk->nodeid = 0; /* nothing goes on from there */
 }

@@ -96,6 +96,21 @@ static void walk_holds_while_every_name_of_it_is_what_it_was(void **state)
     kv->ops->close(kv);
 }
 
+static void thread_that_was_told_estale_is_careful_for_a_while(void **state)
+{
+    struct fs_walks *walks = *state;
+
+    assert_false(fs_walk_is_careful(walks, PID, START));
+    fs_walk_stale(walks, PID, START);
+    assert_true(fs_walk_is_careful(walks, PID, START + 1));
+    fs_walk_step(walks, PID, 5, NULL, 0, START + 1, START + 1);
+    assert_false(goes_on(walks, PID, 5, START + 2));
+    fs_walk_end(walks, PID);
+    assert_true(fs_walk_is_careful(walks, PID, START + WALK_CAREFUL_US));
+    assert_false(fs_walk_is_careful(walks, PID, START + WALK_CAREFUL_US + 1));
+    assert_false(fs_walk_is_careful(walks, PID + 1, START));
+}
+
 static void unknown_process_never_goes_on(void **state)
 {
     struct fs_walks *walks = *state;
@@ -131,6 +146,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(pause_or_age_ask_for_a_new_barrier, new_walks, free_walks),
         cmocka_unit_test_setup_teardown(walk_holds_while_every_name_of_it_is_what_it_was, new_walks,
                                         free_walks),
+        cmocka_unit_test_setup_teardown(thread_that_was_told_estale_is_careful_for_a_while,
+                                        new_walks, free_walks),
         cmocka_unit_test_setup_teardown(unknown_process_never_goes_on, new_walks, free_walks),
         cmocka_unit_test_setup_teardown(oldest_walk_makes_room, new_walks, free_walks),
     };
