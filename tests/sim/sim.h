@@ -133,7 +133,7 @@ struct sim {
     struct sim_link links[SIM_NODES_MAX][SIM_NODES_MAX];
     bool calm; /* no more faults: heal and converge */
     struct apply_member members[KEEL_MEMBERS_MAX];
-    char member_names[SIM_NODES_MAX][8];
+    char member_names[SIM_NODES_MAX][16];
 
     struct sim_client *clients;
     unsigned ops_started, ops_done, ops_ok, clients_busy;
