@@ -37,7 +37,7 @@ struct keel_change {
     struct mvcc_record replaced_before; /* of what a rename replaced */
     uint64_t size;                      /* afterwards */
     uint64_t lease;                     /* remove: whose expiry or revocation it was; 0: none */
-    bool answered_here; /* a request of this node waits for it and will be told success */
+    bool answered_here; /* a request of this node waits for just this and will be told success */
 };
 
 #endif

@@ -252,7 +252,8 @@ static void report_changes(struct replica *r, const struct apply_outcome *outcom
     for (size_t i = 0; i < outcome->change_count; i++) {
         struct keel_change change = outcome->changes[i];
 
-        change.answered_here = here;
+        /* who is told of the end of a lease has not deleted the file by himself */
+        change.answered_here = here && change.lease == 0;
         r->env->ops->changed(r->env, &change);
     }
 }

@@ -214,6 +214,20 @@ void replica_lease_renew(struct replica *r, uint64_t lease)
     send_renewal(r, now_of(r), lease);
 }
 
+/* Neither the leader nor the holder: what was left when that was last replicated, less the time
+ * since then. A lease that is renewed is not replicated again, and one that isn't is at each third
+ * of its ttl, so that more than a third can't have gone by unnoticed. */
+static uint64_t remaining_as_known(const struct lease_info *info, uint64_t now)
+{
+    uint64_t passed_ms =
+        info->known_us != 0 && now > info->known_us ? (now - info->known_us) / 1000 : 0;
+    uint64_t most_ms = info->ttl_ms / 3 > 1000 ? info->ttl_ms / 3 : 1000;
+
+    if (passed_ms > most_ms)
+        passed_ms = most_ms;
+    return info->remaining_ms > passed_ms ? info->remaining_ms - passed_ms : 0;
+}
+
 int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms)
 {
     uint64_t now = now_of(r);
@@ -232,7 +246,7 @@ int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms)
     if (end != 0)
         *ret_ms = end > now ? (end - now) / 1000 : 0;
     else
-        *ret_ms = info.remaining_ms;
+        *ret_ms = remaining_as_known(&info, now);
     return 0;
 }
 

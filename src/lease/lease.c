@@ -257,6 +257,7 @@ int lease_grant(struct lease_table *t, uint64_t id, uint64_t ttl_ms, uint32_t ui
         return KEEL_E_AGAIN;
     struct lease *lease = lease_insert(t, id, ttl_ms, uid);
 
+    lease->known_us = now_us;
     if (t->primary)
         start_clock(t, lease, ttl_ms, now_us);
     return 0;
@@ -311,6 +312,7 @@ int lease_checkpoint(struct lease_table *t, uint64_t id, uint64_t remaining_ms, 
     if (lease == NULL)
         return KEEL_E_NOTFOUND;
     lease->remaining_ms = remaining_ms < lease->ttl_ms ? remaining_ms : lease->ttl_ms;
+    lease->known_us = now_us;
     if (!t->primary || !keel_heap_contains(&lease->expiry))
         return 0;
     if (lease->checkpoint == CHECKPOINT_OUT && remaining_ms == lease->out_remaining_ms)
@@ -332,6 +334,7 @@ static struct lease_info info_of(const struct lease_table *t, const struct lease
         .uid = lease->uid,
         .keys = lease->ino_count,
         .expires_us = t->primary ? lease->expires_us : UINT64_MAX,
+        .known_us = lease->known_us,
     };
 }
 

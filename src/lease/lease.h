@@ -19,6 +19,7 @@ struct lease_info {
     uint32_t uid;
     size_t keys;
     uint64_t expires_us; /* leader only; UINT64_MAX otherwise */
+    uint64_t known_us;   /* when this node learned remaining_ms; 0: it doesn't know */
 };
 
 struct lease_table *lease_table_new(void);

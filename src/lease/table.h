@@ -19,6 +19,7 @@ struct lease {
     uint32_t uid;
     uint64_t *inos; /* ascending */
     size_t ino_count, ino_capacity;
+    uint64_t known_us; /* when this node learned remaining_ms; 0: from a decoded state */
 
     /* The leader's clock. */
     struct keel_heap_node expiry; /* in no heap while primary: handed out by lease_expired */

@@ -243,6 +243,24 @@ static void a_new_leader_gives_what_was_checkpointed_and_no_more(void **state)
     assert_int_equal(lease_checkpoint(t, 9, 1, 0), KEEL_E_NOTFOUND);
 }
 
+static void it_is_known_when_the_remaining_time_was_learned(void **state)
+{
+    struct lease_table *t = *state, *copy;
+
+    assert_int_equal(lease_grant(t, 1, 10000, 0, 3 * SECOND), 0);
+    assert_int_equal(info_of(t, 1).known_us, 3 * SECOND);
+    assert_int_equal(lease_checkpoint(t, 1, 4000, 9 * SECOND), 0);
+    assert_int_equal(info_of(t, 1).known_us, 9 * SECOND);
+
+    struct keel_buf *bytes = lease_table_encode(t);
+
+    assert_int_equal(lease_table_decode(keel_buf_slice(bytes), &copy), 0);
+    keel_buf_free(bytes);
+    assert_int_equal(info_of(copy, 1).remaining_ms, 4000);
+    assert_int_equal(info_of(copy, 1).known_us, 0);
+    lease_table_free(copy);
+}
+
 /* ---- checkpoints of remaining time ---- */
 
 static void an_unrenewed_lease_is_due_after_a_third_of_its_ttl(void **state)
@@ -564,6 +582,7 @@ int main(void)
         TABLE_TEST(an_expiry_that_could_not_be_proposed_comes_again),
         TABLE_TEST(renewal_counts_the_whole_ttl_from_its_arrival),
         TABLE_TEST(a_new_leader_gives_what_was_checkpointed_and_no_more),
+        TABLE_TEST(it_is_known_when_the_remaining_time_was_learned),
         TABLE_TEST(an_unrenewed_lease_is_due_after_a_third_of_its_ttl),
         TABLE_TEST(a_renewed_lease_is_not_due),
         TABLE_TEST(a_short_lease_is_not_due_before_a_second_or_at_its_end),
