@@ -377,10 +377,13 @@ static void commit_succeeded(struct fs_request *rq, struct fs_handle *h,
 }
 
 /* The old value stays. What was answered before is lost, and so writing at its end would make no
- * sense. */
-static void commit_failed(struct fs_request *rq, struct fs_handle *h)
+ * sense. A new content of which a piece was too large must not become what is written after that:
+ * stdio goes on with the rest. */
+static void commit_failed(struct fs_request *rq, struct fs_handle *h, int err)
 {
-    if (rq->commit.acked > 0)
+    if (err == KEEL_E_FILETOOBIG && rq->commit.fresh)
+        h->too_big = true;
+    else if (rq->commit.acked > 0)
         h->failed = true;
     if (rq->commit.truncation != TRUNCATION_NONE && h->truncation == TRUNCATION_NONE)
         h->truncation = TRUNCATION_WRITE;
@@ -428,7 +431,7 @@ int commit_end(struct fs_request *rq, int err, const struct command_result *resu
     else if (rq->uncommitted || err == KEEL_E_AGAIN)
         give_back(rq, h);
     else
-        commit_failed(rq, h);
+        commit_failed(rq, h, err);
     commit_release(rq);
     return err;
 }
@@ -441,6 +444,7 @@ void commit_truncate(struct fs *fs, struct fs_handle *h)
     account_leave(fs, &h->staged);
     staged_free(&h->staged);
     h->fresh = true;
+    h->too_big = false;
     h->pinned = false;
     h->truncation = TRUNCATION_WRITE;
     if (key == NULL || mvcc_get(fs->mvcc, key, 0, &record) != 0)

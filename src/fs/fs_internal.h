@@ -107,6 +107,7 @@ struct fs_view {
     struct mvcc_key *key;   /* the key (past, stat, log) */
     uint64_t rev;           /* past */
     struct fs_name words;   /* conditional; base points into name */
+    struct stat attr;       /* conditional: the latest; mode 0: none yet */
     enum control_file file; /* keel */
 };
 

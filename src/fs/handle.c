@@ -11,7 +11,7 @@ static bool may_stage(const struct fs_handle *h)
 {
     int access = h->flags & O_ACCMODE;
 
-    if (!h->fresh || h->failed || h->lost)
+    if (!h->fresh || h->failed || h->too_big || h->lost)
         return false;
     return access == O_WRONLY || (access == O_RDWR && h->exclusive);
 }

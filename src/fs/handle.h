@@ -77,6 +77,7 @@ struct fs_handle {
     bool fresh;
     bool exclusive; /* created with O_EXCL */
     bool failed;    /* bytes that were answered are lost: writing goes on failing */
+    bool too_big;   /* the same: a piece of the new content was refused for its size */
     enum truncation truncation;
     struct mvcc_revision seen; /* revision that wrote the content at open, for the truncation */
     struct staged staged;

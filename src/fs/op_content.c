@@ -121,6 +121,8 @@ static int check_write(const struct fs_handle *h)
         return KEEL_E_BADFD;
     if (h->lost)
         return KEEL_E_LOST;
+    if (h->too_big)
+        return KEEL_E_FILETOOBIG;
     return h->failed ? KEEL_E_IO : 0;
 }
 

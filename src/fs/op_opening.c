@@ -163,11 +163,25 @@ static int check_terms(struct fs_request *rq, const struct fs_name *words, uint6
     return mvcc_mod_revision(key).main == words->if_revision ? 0 : KEEL_E_STALE;
 }
 
+/* The file has gone since its LOOKUP. Who wants it only if it is not there looks again, once; then
+ * it was there at some time during the call. */
+static int check_gone(struct fs_request *rq, const struct fs_name *words)
+{
+    struct fs *fs = rq->fs;
+
+    if ((words->words & WORD_IF) != 0 && words->if_revision == 0 && is_writing(rq) &&
+        fs_walk_is_careful(fs->walks, rq->pid, fs->now_us))
+        return KEEL_E_EXISTS;
+    fs_walk_stale(fs->walks, rq->pid, fs->now_us);
+    return KEEL_E_STALE;
+}
+
 static void open_conditional(struct fs_request *rq, struct fs_node *via)
 {
     struct fs *fs = rq->fs;
+    const struct fs_name *words = &via->view->words;
     uint64_t ino = view_base(fs, via->view);
-    int err = ino == 0 ? KEEL_E_STALE : check_terms(rq, &via->view->words, ino);
+    int err = ino == 0 ? check_gone(rq, words) : check_terms(rq, words, ino);
     struct fs_node *node = ino != 0 ? fs_node_by_ino(fs->nodes, ino) : NULL;
 
     if (err != 0) {

@@ -219,19 +219,26 @@ uint64_t view_base(struct fs *fs, const struct fs_view *view)
     return mvcc_live_ino(key);
 }
 
-static int conditional_attr(struct fs *fs, const struct fs_view *view, struct stat *ret_attr)
+static int conditional_attr(struct fs *fs, struct fs_view *view, struct stat *ret_attr)
 {
     struct fs_creation *creation = creation_find(fs, view->parent, view->words.base);
     uint64_t ino = view_base(fs, view);
 
-    if (creation != NULL)
-        return attr_of_node(fs, creation->node, ret_attr);
-    return ino != 0 ? attr_of_key(fs, mvcc_by_ino(fs->mvcc, ino), ret_attr) : KEEL_E_STALE;
+    int err = creation != NULL ? attr_of_node(fs, creation->node, ret_attr)
+              : ino != 0       ? attr_of_key(fs, mvcc_by_ino(fs->mvcc, ino), ret_attr)
+                               : KEEL_E_STALE;
+
+    if (err == 0)
+        view->attr = *ret_attr;
+    if (err != KEEL_E_STALE || view->attr.st_mode == 0)
+        return err;
+    *ret_attr = view->attr; /* as when it was found: what comes of it is for open to say */
+    return 0;
 }
 
 int view_attr(struct fs *fs, struct fs_node *node, struct stat *ret_attr)
 {
-    const struct fs_view *view = node->view;
+    struct fs_view *view = node->view;
     struct mvcc_record record;
     int err;
 
