@@ -589,6 +589,8 @@ void fs_lease_lost(struct fs *fs, uint64_t lease)
         struct fs_handle *h = KEEL_CONTAINER_OF(l, struct fs_handle, bound_link);
 
         if (h->lease == lease)
-            h->lost = true;
+            h->lost = fs->lease_lost = true;
     }
+    if (fs->lease_lost)
+        creation_hurry(fs); /* what waits is answered later: the replica is at work just now */
 }

@@ -168,12 +168,20 @@ void creation_commit_in(struct fs *fs, uint64_t parent)
     }
 }
 
+void creation_hurry(struct fs *fs)
+{
+    if (!fs->closing && fs->mounted)
+        uv_timer_start(&fs->timer, creation_on_timer, 0, 0);
+}
+
 void creation_on_timer(uv_timer_t *timer)
 {
     struct fs *fs = timer->data;
     uint64_t now = replica_now_us(fs->replica);
     struct keel_link *first;
 
+    if (fs->lease_lost)
+        fs_requests_lost(fs);
     while ((first = keel_list_first(&fs->creations)) != NULL) {
         struct fs_creation *creation = KEEL_CONTAINER_OF(first, struct fs_creation, link);
 

@@ -125,13 +125,14 @@ struct fs {
     struct poker *poker;
     dev_t dev; /* st_dev of the mount; 0: none */
     uv_poll_t poll;
-    uv_timer_t timer;       /* creations */
+    uv_timer_t timer;       /* creations, and what waits on lost leases */
     uv_poll_t unmount_poll; /* end of the child that unmounts */
     int unmount_fd;
     pid_t unmount_pid;
     int open_handles; /* libuv's, of ours */
     bool mounted;     /* the session is served */
     bool stopping;    /* nothing waits any more */
+    bool lease_lost;  /* requests of its descriptors may still wait */
     bool closing;
     bool ended; /* done or gone was called, or will be */
     void (*done)(void *arg);
@@ -220,6 +221,8 @@ void request_answer_statfs(struct fs_request *rq, const struct statvfs *stat);
 
 /* Answers everything that waits with KEEL_E_TIMEDOUT. */
 void fs_requests_stop(struct fs *fs);
+/* Answers what waits on descriptors whose lease is lost with KEEL_E_LOST. */
+void fs_requests_lost(struct fs *fs);
 void fs_requests_free(struct fs *fs);
 
 /* For operations that need no request: the one place beside the above that answers. */
@@ -249,6 +252,8 @@ void creation_commit(struct fs *fs, struct fs_creation *creation);
 /* All of a directory. */
 void creation_commit_in(struct fs *fs, uint64_t parent);
 void creation_on_timer(uv_timer_t *timer);
+/* The timer at once. */
+void creation_hurry(struct fs *fs);
 
 /* Puts the names of those in a directory into a packed list (handle_listing.extra); NULL: none. */
 struct keel_buf *creation_names(struct fs *fs, uint64_t parent);

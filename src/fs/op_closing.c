@@ -58,11 +58,13 @@ static bool open_path(struct fs *fs, const struct fs_handle *h, struct keel_text
     return true;
 }
 
-/* The close of the opener's last descriptor of that file. */
+/* The close of the opener's last descriptor of that file. A lease must not end while a child has
+ * inherited one: then it is RELEASE that ends it. */
 static bool opener_is_through(struct fs *fs, const struct fs_handle *h, pid_t pid)
 {
     struct keel_text path = { 0 };
-    bool through = pid == h->opener && pid != 0 && may_look(fs) && open_path(fs, h, &path) &&
+    bool through = pid == h->opener && pid != 0 && may_look(fs) &&
+                   (!h->hold || proc_childless(pid)) && open_path(fs, h, &path) &&
                    !proc_holds(pid, keel_slice_str(fs->options.mount_point),
                                keel_slice_of(path.data, path.len));
 

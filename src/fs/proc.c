@@ -90,6 +90,23 @@ pid_t proc_group(pid_t pid)
     return read_text(pid, "status", text, sizeof text) ? proc_parse_group(text) : 0;
 }
 
+bool proc_childless(pid_t pid)
+{
+    char path[64], byte;
+
+    if (pid <= 0)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    ssize_t len = read(fd, &byte, 1);
+
+    close(fd);
+    return len == 0;
+}
+
 static bool ends_in(struct keel_slice s, struct keel_slice tail)
 {
     return s.len > tail.len && s.data[s.len - tail.len - 1] == '/' &&

@@ -302,6 +302,29 @@ void fs_requests_stop(struct fs *fs)
     }
 }
 
+static bool waits_in_vain(const struct fs_request *rq)
+{
+    return rq->req != NULL && rq->handle != NULL && rq->handle->lost;
+}
+
+void fs_requests_lost(struct fs *fs)
+{
+    struct keel_link *l = fs->waiting.next;
+
+    fs->lease_lost = false;
+    while (l != &fs->waiting) {
+        struct fs_request *rq = KEEL_CONTAINER_OF(l, struct fs_request, link);
+
+        l = l->next;
+        if (!waits_in_vain(rq))
+            continue;
+        rq->uncommitted = replica_cancel(fs->replica, &rq->call, true);
+        stop_waiting(rq);
+        go_on(rq, KEEL_E_LOST, NULL);
+        l = fs->waiting.next; /* others may have come or gone */
+    }
+}
+
 void fs_requests_free(struct fs *fs)
 {
     struct keel_link *spare;

@@ -400,8 +400,7 @@ def test_a_holder_that_is_cut_off_loses_its_lease_before_anybody_else_can_have_i
     c.heal(holder)
     wait_for(lambda: c.read(holder, "f") == b"next")
     fails(errno.EIO, h.write, fd, b"still me")
-    assert c.read(others[1], "f") == b"next"
-    h.close(fd)
+    fails(errno.EIO, h.close, fd)
     assert c.read(others[1], "f") == b"next"
 
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -44,6 +45,29 @@ static void own_process_is_alive_and_in_its_group(void **state)
     assert_false(proc_killed(getpid()));
     assert_int_equal(proc_group(getpid()), getpid());
     assert_int_equal(proc_group(0), 0);
+}
+
+static void a_process_with_a_child_is_not_childless(void **state)
+{
+    int gate[2];
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(gate), 0);
+    assert_true(proc_childless(getpid()));
+
+    pid_t child = fork();
+
+    if (child == 0) {
+        close(gate[1]);
+        _exit(read(gate[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    assert_false(proc_childless(getpid()));
+    close(gate[0]);
+    close(gate[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_true(proc_childless(getpid()));
+    assert_false(proc_childless(0));
 }
 
 static bool own_descriptor(const char *mount_point, const char *path)
@@ -132,6 +156,7 @@ int main(void)
         cmocka_unit_test(exit_code_of_a_signal_means_killed),
         cmocka_unit_test(group_is_found_between_other_lines),
         cmocka_unit_test(own_process_is_alive_and_in_its_group),
+        cmocka_unit_test(a_process_with_a_child_is_not_childless),
         cmocka_unit_test(descriptors_are_told_by_their_links),
         cmocka_unit_test(link_below_the_mount_point_must_be_the_path_itself),
         cmocka_unit_test(topmost_mount_is_found_with_its_device_and_source),
