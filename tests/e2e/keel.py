@@ -168,6 +168,22 @@ def processes_of_sessions(sessions):
     return found
 
 
+def pokers_below(directory):
+    """Poker processes (each has a session of its own) of mounts below a directory."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                arguments = file.read().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if arguments[1:2] == [b"--poker"] and os.fsdecode(arguments[2]).startswith(directory + "/"):
+            found.append(int(name))
+    return found
+
+
 class Cluster:
     """N nodes, numbered from 1, started by tools/cluster in a directory of their own."""
 
@@ -315,6 +331,7 @@ class Cluster:
     def leftovers(self):
         left = [f"mount {point}" for point in mounts_below(self.dir)]
         left += [f"process {pid}" for pid in processes_of_sessions(self.sessions)]
+        left += [f"poker {pid}" for pid in pokers_below(self.dir)]
         return left
 
     def close(self):
