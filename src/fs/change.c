@@ -1,6 +1,8 @@
 /* What apply has changed, as far as this mount has to know: files that go while they are known
  * here, and names that come to be where this node has a file that is not committed yet. Everything
  * else is asked for anew each time. */
+#include <string.h>
+
 #include "check.h"
 #include "fs/fs_internal.h"
 
@@ -22,6 +24,58 @@ static void come(struct fs *fs, uint64_t parent, struct keel_slice name, uint64_
 
     if (creation != NULL)
         creation_settled(fs, creation, ino);
+}
+
+/* ---- files that are lost here ----
+ *
+ * When its lease is lost here, a file is as good as gone: this node's watchers are told so before
+ * the cluster, which cannot be reached perhaps, gives the lease to somebody else. When the removal
+ * comes then, it is no news. Until it comes, the file counts as gone for what the poker does; any
+ * other change shows that it lives on. */
+
+bool change_is_lost(const struct fs *fs, uint64_t ino)
+{
+    for (size_t i = 0; i < fs->lost_count; i++)
+        if (fs->lost[i] == ino)
+            return true;
+    return false;
+}
+
+static void lost_forget(struct fs *fs, uint64_t ino)
+{
+    for (size_t i = 0; i < fs->lost_count; i++) {
+        if (fs->lost[i] != ino)
+            continue;
+        memmove(&fs->lost[i], &fs->lost[i + 1], (--fs->lost_count - i) * sizeof fs->lost[0]);
+        return;
+    }
+}
+
+void change_lost(struct fs *fs, const struct fs_node *node, uint64_t lease)
+{
+    const struct mvcc_key *key = mvcc_by_ino(fs->mvcc, node->ino);
+    struct keel_change change = { .kind = CHANGE_REMOVE, .object = MVCC_FILE, .lease = lease };
+
+    if (fs->poker == NULL || key == NULL || change_is_lost(fs, node->ino) ||
+        mvcc_get(fs->mvcc, key, 0, &change.before) != 0 || change.before.lease != lease)
+        return;
+    if (fs->lost_count == FS_LOST_FILES)
+        lost_forget(fs, fs->lost[0]);
+    fs->lost[fs->lost_count++] = node->ino;
+    change.revision = change.before.revision.main;
+    change.ino = node->ino;
+    change.parent = mvcc_live_ino(mvcc_parent(key));
+    change.name = mvcc_name(key);
+    poker_change(fs->poker, &change);
+}
+
+/* Have this node's watchers been told of it already? */
+static bool is_no_news(struct fs *fs, const struct keel_change *change)
+{
+    if (fs->lost_count == 0 || !change_is_lost(fs, change->ino))
+        return false;
+    lost_forget(fs, change->ino);
+    return change->kind == CHANGE_REMOVE;
 }
 
 void fs_changed(struct fs *fs, const struct keel_change *change)
@@ -46,6 +100,6 @@ void fs_changed(struct fs *fs, const struct keel_change *change)
     case CHANGE_ATTR:
         break;
     }
-    if (fs->poker != NULL)
+    if (!is_no_news(fs, change) && fs->poker != NULL)
         poker_change(fs->poker, change);
 }

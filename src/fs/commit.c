@@ -588,8 +588,10 @@ void fs_lease_lost(struct fs *fs, uint64_t lease)
     for (struct keel_link *l = fs->bound.next; l != &fs->bound; l = l->next) {
         struct fs_handle *h = KEEL_CONTAINER_OF(l, struct fs_handle, bound_link);
 
-        if (h->lease == lease)
-            h->lost = fs->lease_lost = true;
+        if (h->lease != lease)
+            continue;
+        h->lost = fs->lease_lost = true;
+        change_lost(fs, h->node, lease);
     }
     if (fs->lease_lost)
         creation_hurry(fs); /* what waits is answered later: the replica is at work just now */

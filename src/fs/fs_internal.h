@@ -24,6 +24,7 @@ enum {
         2000,               /* looks into /proc/PID/fd; beyond them a close is settled at RELEASE */
     FS_BLOCK_SIZE = 131072, /* st_blksize */
     FS_REQUEST_NODES = 4,
+    FS_LOST_FILES = 1024, /* lost here, not yet elsewhere: of older ones watchers may hear twice */
 };
 
 #define FS_CONDITIONAL (WORD_IF | WORD_TTL | WORD_LEASE | WORD_HOLD)
@@ -155,8 +156,10 @@ struct fs {
     size_t view_count;
     uint64_t next_view;
 
-    struct keel_link handles; /* all */
-    struct keel_link bound;   /* those that keep a lease */
+    struct keel_link handles;     /* all */
+    struct keel_link bound;       /* those that keep a lease */
+    uint64_t lost[FS_LOST_FILES]; /* inode numbers; see change.c */
+    size_t lost_count;
     struct staged_account *accounts;
     size_t staged_bytes, orphan_bytes, handle_count;
     uint64_t fd_looks_second, fd_looks;
@@ -257,6 +260,13 @@ void creation_hurry(struct fs *fs);
 
 /* Puts the names of those in a directory into a packed list (handle_listing.extra); NULL: none. */
 struct keel_buf *creation_names(struct fs *fs, uint64_t parent);
+
+/* ---- change.c ---- */
+
+/* The lease of the file behind this node is lost here: watchers see the file go. */
+void change_lost(struct fs *fs, const struct fs_node *node, uint64_t lease);
+/* Have they been told so, and is it still there for the cluster? */
+bool change_is_lost(const struct fs *fs, uint64_t ino);
 
 /* ---- commit.c: from handles to commands ---- */
 

@@ -159,7 +159,9 @@ static uint64_t hook_child(void *arg, uint64_t parent, struct keel_slice name)
         key = mvcc_child(fs->mvcc, key, name);
     else
         key = NULL;
-    return key != NULL ? mvcc_live_ino(key) : 0;
+    uint64_t ino = key != NULL ? mvcc_live_ino(key) : 0;
+
+    return change_is_lost(fs, ino) ? 0 : ino;
 }
 
 static uint64_t hook_now(void *arg)

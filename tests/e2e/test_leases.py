@@ -404,21 +404,33 @@ def test_a_holder_that_is_cut_off_loses_its_lease_before_anybody_else_can_have_i
     assert c.read(others[1], "f") == b"next"
 
 
-def test_the_lost_lease_is_seen_by_watchers_of_the_node_that_is_cut_off(make_cluster, hand):
+def test_the_lost_lease_is_seen_once_by_watchers_of_the_node_that_is_cut_off(make_cluster, hand):
     c, h = make_cluster(), hand()
     holder = c.followers()[0]
+    other = next(i for i in c.nodes() if i != holder)
     fd = hold_open(h, c.path(holder, "f@if=0,ttl=3,hold"))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         watcher = subprocess.Popen(
-            ["inotifywait", "-m", "--format", "%f %e", "-e", "delete", c.mnt(holder)], stdout=out, stderr=err)
+            ["inotifywait", "-m", "--format", "%f %e", "-e", "delete,create", c.mnt(holder)], stdout=out, stderr=err)
+
+        def seen():
+            return os.pread(out.fileno(), 9999, 0).decode().splitlines()
+
         try:
             wait_for(lambda: b"established" in os.pread(err.fileno(), 9999, 0))
             c.cut(holder)
-            wait_for(lambda: b"f DELETE" in os.pread(out.fileno(), 9999, 0), 3 + ROOM)
+            wait_for(lambda: seen() == ["f DELETE"], 3 + ROOM)
             fails(errno.EIO, h.write, fd, b"x")
+            c.heal(holder)
+            wait_for(lambda: not c.exists(other, "f"), 3 + ROOM)
+            c.write(other, "f", "next")
+            c.write(other, "end", "")
+            wait_for(lambda: "end CREATE" in seen())
+            assert seen() == ["f DELETE", "f CREATE", "end CREATE"]
         finally:
             watcher.kill()
             watcher.wait(20)
+    assert c.read(holder, "f") == b"next"
 
 
 @pytest.mark.sanitizer
