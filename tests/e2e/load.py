@@ -9,6 +9,7 @@ writes is held back by the node: their handles do not begin empty, and 256 bytes
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,8 @@ def _put(descriptor, kind, line, number):
 
 
 def writer_main(mount, kind, writer, notes, stop, pause):
+    # Python writes again when a signal has interrupted it: an interrupted write that was done all the same would be there twice.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     out = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     number, descriptor, name = 0, -1, None
     while not os.path.exists(stop):

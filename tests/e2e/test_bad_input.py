@@ -486,6 +486,7 @@ def same_files(place):
     return found == place.files
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("where", ["first record", "middle", "body", "length", "before the last", "segment header"])
 def test_a_damaged_log_is_refused_with_file_and_offset_and_left_as_it_is(written, where):
     place = written
@@ -521,6 +522,7 @@ def test_a_damaged_log_is_refused_with_file_and_offset_and_left_as_it_is(written
     assert place.stop(node) == 0
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("tail", ["half a record", "garbage", "old bytes"])
 def test_a_torn_tail_is_cut_and_nothing_acknowledged_goes_with_it(written, tail):
     place = written
@@ -600,6 +602,22 @@ def test_a_damaged_store_is_refused_or_detected_but_never_served_as_truth(writte
             run(["umount", "-l", point])
     print(f"of {size} bytes: {refused} refused, {detected} detected, {harmless} harmless")
     assert refused > 0 and detected > 0
+
+
+def test_a_store_that_was_cut_off_is_refused(written):
+    place = written
+    node = place.start([*place.good(), place.mnt])
+    assert wait_for(lambda: same_files(place))
+    assert place.stop(node) == 0
+    database = os.path.join(place.data, "store", "data.mdb")
+    for size in (os.path.getsize(database) - 4096, 8192, 4096, 100):
+        os.truncate(database, size)
+        before = place.state()
+        result = run([BINARY, *place.good(), place.mnt], check=False)
+        assert result.returncode == 1, (size, result.stderr)
+        last = result.stderr.splitlines()[-1]
+        assert "store: " in last and "restore the data directory" in last, (size, last)
+        assert place.state() == before, size
 
 
 def served_wrongly(place):
@@ -747,6 +765,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.sanitizer
 def test_strangers_at_the_peers_port_lose_their_connection_and_nothing_else_happens(make_cluster):
     c = make_cluster()
     c.write(1, "f", "0")
@@ -754,9 +773,11 @@ def test_strangers_at_the_peers_port_lose_their_connection_and_nothing_else_happ
         port = int(file.read().split()[1])
     before = {i: c.status(i) for i in c.nodes()}
     for n, (name, data) in enumerate(STRANGERS.items()):
-        for i in c.nodes():
-            with socket.create_connection((f"127.0.1.{i}", port), timeout=10) as stranger:
-                closed_by_node(stranger, data, name)
+        strangers = [socket.create_connection((f"127.0.1.{i}", port), timeout=10) for i in c.nodes()]
+        for stranger in strangers:
+            send_all(stranger, data)
+        for stranger in strangers:
+            closed_by_node(stranger, name)
         c.write(1 + n % 3, "f", str(n))
         assert c.read(1 + (n + 1) % 3, "f") == str(n).encode()
     for i in c.nodes():
@@ -767,12 +788,15 @@ def test_strangers_at_the_peers_port_lose_their_connection_and_nothing_else_happ
             assert c.status(i)[same] == before[i][same]
 
 
-def closed_by_node(stranger, data, name):
-    """Sends it all, then waits for the node to close: by itself after a second if there is nothing wrong yet."""
+def send_all(stranger, data):
     try:
         stranger.sendall(data)
     except (BrokenPipeError, ConnectionResetError):
-        return
+        pass  # closed before it was all said
+
+
+def closed_by_node(stranger, name):
+    """The node closes: at once, or after a second if nothing was wrong yet. It has said at most a refusal."""
     received = b""
     try:
         while part := stranger.recv(1 << 16):
@@ -782,6 +806,7 @@ def closed_by_node(stranger, data, name):
     except socket.timeout:
         pytest.fail(f"{name}: the connection stays open")
     assert len(received) < 4200, name
+    stranger.close()
 
 
 def test_a_crowd_of_silent_strangers_does_not_keep_members_out(make_cluster):

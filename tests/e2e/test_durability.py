@@ -41,11 +41,12 @@ def same_hash_everywhere(c):
     assert len(found) == 1, f"states differ: {found}"
 
 
+@pytest.mark.sanitizer
 def test_kills_of_the_leader_under_load_lose_nothing_acknowledged(make_cluster):
     c = make_cluster()
     with Load(c, MIXED) as load:
         load.wait_for_progress()
-        for _ in range(4):
+        for _ in range(3):
             leader = c.leader()
             kill_now(c, leader)
             survivors = [w for w in load.kinds if load.node[w] != leader]
@@ -89,7 +90,7 @@ def test_kills_at_random_points_lose_nothing_acknowledged(make_cluster):
     c = make_cluster()
     kills = 0
     with Load(c, MIXED) as load:
-        end = time.monotonic() + 18
+        end = time.monotonic() + 15
         while time.monotonic() < end:
             victims = dice.sample(list(c.nodes()), dice.choice([1, 1, 1, 2, 3]))
             kill_now(c, *victims)
@@ -101,6 +102,48 @@ def test_kills_at_random_points_lose_nothing_acknowledged(make_cluster):
     assert kills > 3
     load.check()
     same_hash_everywhere(c)
+
+
+def test_partitions_under_load_lose_nothing_acknowledged_and_do_nothing_twice(make_cluster):
+    """Writes behind the cut end in ETIMEDOUT; those that were on their way may be done, once."""
+    c = make_cluster(flags=["--request-timeout", "1000"])
+    with Load(c, MIXED) as load:
+        for _ in range(2):
+            load.wait_for_progress(20)
+            leader = c.leader()
+            c.cut(leader)
+            load.wait_for_progress(20, writers=[w for w in load.kinds if load.node[w] != leader])
+            behind = [w for w in load.kinds if load.node[w] == leader]
+            goal = {w: timeouts(load, w) + 2 for w in behind}
+            wait_for(lambda: all(timeouts(load, w) >= goal[w] for w in behind), 20, "writers behind the cut are answered")
+            c.heal(leader)
+            load.wait_for_progress(20)
+    load.check()
+    same_hash_everywhere(c)
+
+
+def timeouts(load, writer):
+    """How often this writer was told ETIMEDOUT, by write or by open."""
+    fate, opens = load.notes(writer)
+    return [*fate.values(), *opens].count("ETIMEDOUT")
+
+
+def test_signals_to_writers_do_nothing_twice(make_cluster):
+    """Also while there is no leader, when every write is interrupted again and again."""
+    c = make_cluster()
+    with Load(c, ["append"] * 3 + ["pwrite"] * 3) as load:
+        load.wait_for_progress(5)
+        for n in range(400):
+            if n in (100, 250):
+                leader = c.leader()
+                kill_now(c, leader)
+            if n in (180, 330):
+                c.start(leader)
+            for process in load.processes.values():
+                process.send_signal(signal.SIGUSR1)
+            time.sleep(0.01)
+        load.wait_for_progress(20)
+    load.check()
 
 
 @pytest.mark.parametrize("sign", ["KILL", "TERM"])
