@@ -48,7 +48,7 @@ PARTS = [
     ("replica", r"replica(_\w+)?\.[ch]"),
     ("log", r"log\.[ch]"),
     ("base", r"(arena|buf|bytes|check|err|hash|heap|keel_limits|list|rng)\.[ch]"),
-    ("outside", r"(data_dir|worker|options|config)\.[ch]"),
+    ("outside", r"(data_dir|worker|lookout|options|config)\.[ch]"),
     ("root", r"(node(_\w+)?|keelfs)\.[ch]"),
 ]
 
