@@ -343,3 +343,22 @@ int data_dir_check_place(const char *dir, const char *mount_point, char *ret_why
     }
     return 0;
 }
+
+int own_files_check_place(char *ret_why, size_t why_size)
+{
+    struct stat program, log;
+
+    if (stat("/proc/self/exe", &program) == 0 && each_mount(same_device, &program) != 0) {
+        snprintf(ret_why, why_size,
+                 "this program lies on a keelfs mount: without a quorum it could not run on; put a "
+                 "copy on a local disk");
+        return KEEL_E_INVALID;
+    }
+    if (fstat(STDERR_FILENO, &log) == 0 && each_mount(same_device, &log) != 0) {
+        snprintf(ret_why, why_size,
+                 "the log (standard error) goes to a file on a keelfs mount: a node that writes it "
+                 "could wait for itself; put it on a local disk");
+        return KEEL_E_INVALID;
+    }
+    return 0;
+}

@@ -35,4 +35,8 @@ int mount_point_prepare(const char *path, const char *source, char ret_path[KEEL
 /* KEEL_E_INVALID: the directory lies below the mount point, or on some keelfs mount. */
 int data_dir_check_place(const char *dir, const char *mount_point, char *ret_why, size_t why_size);
 
+/* The same for what the process itself reads and writes while it runs: its program and its standard
+ * error. */
+int own_files_check_place(char *ret_why, size_t why_size);
+
 #endif

@@ -200,6 +200,8 @@ static int prepare_mount(struct node *node)
         err = data_dir_check_place(o->data_dir, node->mount_point, why, sizeof why);
     if (err == 0 && o->wal_dir != NULL)
         err = wal_dir_prepare(node, why, sizeof why);
+    if (err == 0)
+        err = own_files_check_place(why, sizeof why);
     if (err != 0)
         log_error("%s", why);
     return err;

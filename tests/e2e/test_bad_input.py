@@ -313,6 +313,21 @@ def test_a_data_directory_on_a_keelfs_mount_is_refused(place):
     assert place.stop(node) == 0
 
 
+def test_a_program_or_a_log_on_a_keelfs_mount_is_refused(place):
+    node = place.start([*place.good(), place.mnt])
+    wait_for(lambda: run(f"cp {BINARY} {place.mnt}/keelfs", check=False).returncode == 0)
+    os.mkdir(place.path("mnt2"))
+    second = [*place.good(name="n2", data_dir=place.path("data2"), initial_cluster=f"n2=127.0.0.1:{PORT + 1}"),
+              place.path("mnt2")]
+    result = run([f"{place.mnt}/keelfs", *second], check=False)
+    assert result.returncode == 2 and "program lies on a keelfs mount" in result.stderr
+    result = run(" ".join([BINARY, *second, f"2>{place.mnt}/log"]), check=False)
+    assert result.returncode == 2
+    assert "standard error) goes to a file on a keelfs mount" in run(["cat", f"{place.mnt}/log"]).stdout
+    assert not os.path.exists(os.path.join(place.path("data2"), "identity"))
+    assert place.stop(node) == 0
+
+
 def test_a_port_that_is_taken_is_told(place):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", PORT))
