@@ -180,7 +180,8 @@ def look_at_a_dead_mount(c, victim, ready, answer):
     wait_for(lambda: len(pokers_below(c.dir)) == 3)
     c.kill(victim)
     wait_for(lambda: len(pokers_below(c.dir)) == 2, 10, "the poker follows its node")
-    for use in (os.listdir, os.stat, lambda p: os.stat(os.path.join(p, "f")), lambda p: open(os.path.join(p, "f"), "a")):
+    # (A stat of the mount itself may be answered from the kernel's memory for 50 ms.)
+    for use in (os.listdir, lambda p: os.stat(os.path.join(p, "f")), lambda p: open(os.path.join(p, "f"), "a")):
         with pytest.raises(OSError) as caught:
             c.call(victim, use, timeout=ROOM)
         assert caught.value.errno == errno.ENOTCONN
