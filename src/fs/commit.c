@@ -7,6 +7,7 @@
 #include "check.h"
 #include "err.h"
 #include "fs/fs_internal.h"
+#include "fs/proc.h"
 
 /* ---- handles ---- */
 
@@ -341,6 +342,31 @@ void commit_held_ahead(struct fs *fs, struct fs_handle *h)
 {
     if (commit_is_due(h))
         commit_held(request_for(fs, h), h, held_done);
+}
+
+static bool is_writer(const struct fs_handle *h, pid_t pid)
+{
+    pid_t group;
+
+    if (h->writer == pid)
+        return true;
+    group = proc_group(pid);
+    return group != 0 && group == proc_group(h->writer);
+}
+
+void commit_held_by(struct fs *fs, const struct fs_node *node, pid_t pid)
+{
+    struct keel_link *l = fs->handles.next;
+
+    if (fs->staged_bytes == 0 || node->handles == 0)
+        return;
+    while (l != &fs->handles) {
+        struct fs_handle *h = KEEL_CONTAINER_OF(l, struct fs_handle, link);
+
+        l = l->next;
+        if (h->node == node && h->staged.len > 0 && is_writer(h, pid))
+            commit_held_ahead(fs, h);
+    }
 }
 
 /* ---- afterwards ---- */

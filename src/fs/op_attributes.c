@@ -352,6 +352,7 @@ static void propose_set_attr(struct fs_request *rq, struct fs_node *node)
     }
     if (rq->handle != NULL)
         commit_held_ahead(rq->fs, rq->handle);
+    commit_held_by(rq->fs, node, rq->pid);
     if (node->creation != NULL)
         creation_commit(rq->fs, node->creation);
     if (view != NULL && (view->words.words & WORD_IF) && rq->handle == NULL) {

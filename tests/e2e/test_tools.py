@@ -37,6 +37,10 @@ def tree(tmp_path):
     (root / "ünïcödé").write_text("y")
     (root / "link").symlink_to("sub/deeper/large")
     (root / "dangling").symlink_to("nowhere")
+    (root / "full-buffers").write_bytes(os.urandom(65_536))
+    (root / "suid").write_bytes(os.urandom(8192))
+    os.chown(root / "suid", 1234, 2345)
+    os.chmod(root / "suid", 0o6755)
     os.chmod(root / "small", 0o640)
     os.chown(root / "small", 1234, 2345)
     for number, path in enumerate(sorted(root.rglob("*"))):
@@ -89,6 +93,23 @@ def test_an_unpacked_file_has_few_revisions(shared_cluster, d, tmp_path):
     # Creation (tar makes it with O_EXCL), content, and its time.
     assert version(c, f"{d}/f") <= 4
     assert c.read(C, f"{d}/f") == bytes(102_400)
+
+
+def test_cp_by_a_user_keeps_time_and_set_user_id_of_full_buffers(shared_cluster, d):
+    c = shared_cluster
+    source = tempfile.mkdtemp(dir="/tmp")
+    try:
+        os.chmod(source, 0o755)
+        with open(f"{source}/f", "wb") as file:
+            file.write(bytes(8192))
+        os.chown(f"{source}/f", 65534, 65534)
+        os.chmod(f"{source}/f", 0o4755)
+        os.utime(f"{source}/f", (1000, 2000))
+        c.run(f"setpriv --reuid 65534 --regid 65534 --clear-groups cp -p {source}/f {d}/f", A)
+    finally:
+        shutil.rmtree(source)
+    s = c.stat(B, f"{d}/f")
+    assert (s.st_uid, s.st_mtime, s.st_mode & 0o7777, s.st_size) == (65534, 2000, 0o4755, 8192)
 
 
 @needs("rsync")

@@ -803,3 +803,96 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(cluster):
     for n in range(5):
         for i in c.nodes():
             assert wait_for(lambda: c.read(i, f"f{n}")) == f"value {n}".encode()
+
+
+# ---- what is held back, when others come in between ----
+
+def test_a_new_file_whose_directory_another_node_has_removed_fails_in_write(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    c.mkdir(A, f"{d}/sub")
+    fd = h.open(c.path(A, f"{d}/sub/f"), os.O_CREAT | os.O_WRONLY, 0o644)
+    try:
+        c.call(B, os.rmdir, f"{d}/sub")
+    except OSError as error:  # the creation has become visible meanwhile
+        assert error.errno == errno.ENOTEMPTY
+        h.write(fd, b"x")
+        return
+    with pytest.raises(OSError) as caught:
+        h.write(fd, b"x")
+    assert caught.value.errno in (errno.ENOENT, errno.ESTALE)
+    assert not c.exists(C, f"{d}/sub")
+
+
+def test_full_buffers_of_a_file_that_another_node_has_removed_do_not_bring_it_back(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    c.write(A, f"{d}/f", "old")
+    fd = h.open(c.path(A, f"{d}/f"), os.O_WRONLY | os.O_TRUNC)
+    h.write(fd, BLOCK)
+    c.unlink(B, f"{d}/f")
+    h.write(fd, BLOCK)
+    h.write(fd, b"end")
+    h.close(fd)
+    for i in c.nodes():
+        assert c.listdir(i, d) == []
+
+
+def test_full_buffers_win_over_what_another_node_wrote_before_the_close(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    c.write(A, f"{d}/f", "old")
+    fd = h.open(c.path(A, f"{d}/f"), os.O_WRONLY | os.O_TRUNC)
+    h.write(fd, BLOCK)
+    c.write(B, f"{d}/f", b"theirs, longer" * 1000)
+    h.close(fd)
+    assert (c.read(C, f"{d}/f"), version(c, f"{d}/f")) == (BLOCK, 3)
+
+
+def test_a_change_of_mode_and_time_after_full_buffers_comes_after_them(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    fd = h.open(c.path(A, f"{d}/f"), os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+    h.write(fd, BLOCK)
+    h.fchmod(fd, 0o640)
+    h.utime(fd, (1, 2))
+    h.close(fd)
+    s = c.stat(B, f"{d}/f")
+    assert (s.st_mode & 0o777, s.st_mtime, s.st_size) == (0o640, 2, 4096)
+    assert c.read(C, f"{d}/f") == BLOCK
+
+
+def test_a_renamed_file_takes_what_was_held_back_along(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    c.write(A, f"{d}/f", "old")
+    fd = h.open(c.path(A, f"{d}/tmp"), os.O_CREAT | os.O_WRONLY, 0o644)
+    h.write(fd, BLOCK)
+    h.rename(c.path(A, f"{d}/tmp"), c.path(A, f"{d}/f"))
+    h.write(fd, b"end")
+    h.close(fd)
+    for i in c.nodes():
+        assert c.listdir(i, d) == ["f"]
+        assert c.read(i, f"{d}/f") == BLOCK + b"end"
+
+
+def test_two_descriptors_of_one_process_see_each_others_committed_writes(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    path = c.path(A, f"{d}/f")
+    first = h.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    second = h.open(path, os.O_RDWR)
+    h.write(first, b"from the first")
+    assert h.pread(second, 100, 0) == b"from the first"
+    h.pwrite(second, b"FROM", 0)
+    assert h.pread(first, 100, 0) == b"FROM the first"
+    assert c.read(B, f"{d}/f") == b"FROM the first"
+
+
+def test_more_than_is_held_back_for_one_user_is_written_at_once(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    half = bytes(500 << 10)
+    fds = [h.open(c.path(A, f"{d}/f{n}"), os.O_CREAT | os.O_WRONLY, 0o644) for n in range(20)]
+    for fd in fds:
+        h.write(fd, half)
+        h.write(fd, half)
+    # 16 MiB may wait. These are nearly 20: the last ones did not.
+    assert c.stat(B, f"{d}/f19").st_size == 1000 << 10
+    for fd in fds:
+        h.close(fd)
+    for n in range(20):
+        assert c.stat(B, f"{d}/f{n}").st_size == 1000 << 10
