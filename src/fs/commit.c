@@ -369,6 +369,19 @@ void commit_held_by(struct fs *fs, const struct fs_node *node, pid_t pid)
     }
 }
 
+const struct fs_handle *commit_holder(const struct fs *fs, const struct fs_node *node, pid_t pid)
+{
+    if (fs->staged_bytes == 0 || node->handles == 0 || pid == 0)
+        return NULL;
+    for (const struct keel_link *l = fs->handles.next; l != &fs->handles; l = l->next) {
+        const struct fs_handle *h = KEEL_CONTAINER_OF(l, const struct fs_handle, link);
+
+        if (h->node == node && h->staged.len > 0 && h->writer == pid)
+            return h;
+    }
+    return NULL;
+}
+
 /* ---- afterwards ---- */
 
 void handle_keep_lease(struct fs *fs, struct fs_handle *h, uint64_t lease, uint64_t sent_us)

@@ -298,6 +298,8 @@ void commit_held_ahead(struct fs *fs, struct fs_handle *h);
 /* And what this thread's process holds back of a file, ahead of what it does to it by name (fchmod
  * and futimens come without their descriptor): its order counts, for the times and for suid. */
 void commit_held_by(struct fs *fs, const struct fs_node *node, pid_t pid);
+/* The handle in which this thread holds something of the file back, or NULL. */
+const struct fs_handle *commit_holder(const struct fs *fs, const struct fs_node *node, pid_t pid);
 /* The handle's state after the commit; returns what the caller is to be told. */
 int commit_end(struct fs_request *rq, int err, const struct command_result *result);
 /* ftruncate(fd, 0): the handle begins anew, and its next write replaces. */

@@ -43,6 +43,12 @@ bool handle_may_defer(const struct fs_handle *h, enum defer_what what,
     return false;
 }
 
+bool handle_begins_anew(const struct fs_handle *h)
+{
+    return h->kind == HANDLE_FILE &&
+           (h->staged.len > 0 || (h->fresh && h->truncation != TRUNCATION_NONE));
+}
+
 void staged_put(struct staged *staged, uint64_t offset, struct keel_slice piece)
 {
     size_t end = (size_t)offset + piece.len;

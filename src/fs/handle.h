@@ -117,6 +117,9 @@ struct defer_buffer {
 bool handle_may_defer(const struct fs_handle *h, enum defer_what what,
                       const struct defer_buffer *buffer);
 
+/* Is its content, for itself, what it holds back, and nothing of what is committed? */
+bool handle_begins_anew(const struct fs_handle *h);
+
 /* ---- staged bytes ---- */
 
 /* Lays a piece over what is staged, zeroes in a gap. The caller has checked offset + len against

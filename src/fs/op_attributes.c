@@ -159,10 +159,26 @@ static void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_dat
 
 /* ---- getattr ---- */
 
+/* A writer sees the size of what it has written, though it is held back: it seeks to the end of it.
+ * fstat comes without its descriptor, lseek with it. */
+static int attr_for(const struct fs_request *rq, struct fs_node *node, struct stat *ret_attr)
+{
+    const struct fs_handle *h = rq->handle;
+    int err = attr_of_node(rq->fs, node, ret_attr);
+
+    if (h == NULL)
+        h = commit_holder(rq->fs, node, rq->pid);
+    if (err == 0 && h != NULL && handle_begins_anew(h)) {
+        ret_attr->st_size = (off_t)h->staged.len;
+        ret_attr->st_blocks = ((blkcnt_t)h->staged.len + 511) / 512;
+    }
+    return err;
+}
+
 static void answer_attr(struct fs_request *rq, struct fs_node *node)
 {
     struct stat attr;
-    int err = attr_of_node(rq->fs, node, &attr);
+    int err = attr_for(rq, node, &attr);
 
     if (err != 0)
         request_answer(rq, err);
@@ -178,7 +194,7 @@ static void got_attr(struct fs_request *rq, int err, const struct command_result
 
     (void)result;
     if (err == 0)
-        err = attr_of_node(fs, node, &attr);
+        err = attr_for(rq, node, &attr);
     /* of a directory it may be a permission check on the way: the walk goes on */
     if (err == 0 && rq->continues && S_ISDIR(attr.st_mode))
         walk_on(rq, node);
@@ -202,7 +218,6 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct fs *fs = fs_of(req);
     struct fs_node *node = op_node(fs, ino);
 
-    (void)fi;
     if (fs_is_poker(fs, req)) {
         poker_op_getattr(fs->poker, req, ino);
         return;
@@ -215,6 +230,8 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 
     node->asked_us = fs->now_us;
     request_use(rq, node, false);
+    if (fi != NULL && !fs_is_poker_handle(fi))
+        request_use_handle(rq, fs_handle_of(fi));
     /* the root without a barrier: df and @keel have to work when there is no quorum, and it is
      * always there */
     if (node->provisional || node->orphan || node_is_keel(node) || ino == FUSE_ROOT_ID)

@@ -68,7 +68,7 @@ static bool read_own(struct fs_request *rq)
         answer_range(rq, content_of(rq->fs, &h->content));
     else if (h->node->orphan)
         read_current(rq, commit_fold(rq->fs, h), NULL);
-    else if (h->staged.len > 0 || (h->fresh && h->truncation != TRUNCATION_NONE))
+    else if (handle_begins_anew(h))
         answer_range(rq, keel_slice_of(h->staged.data, h->staged.len));
     else if (h->node->provisional)
         read_current(rq, 0, NULL);

@@ -896,3 +896,36 @@ def test_more_than_is_held_back_for_one_user_is_written_at_once(shared_cluster, 
         h.close(fd)
     for n in range(20):
         assert c.stat(B, f"{d}/f{n}").st_size == 1000 << 10
+
+
+def test_a_stat_of_the_writer_itself_shows_what_it_has_written(shared_cluster, hand, d):
+    """Programs look at the size they have written so far: tar, dd, cp --sparse."""
+    c, h = shared_cluster, hand()
+    fd = h.open(c.path(A, f"{d}/f"), os.O_CREAT | os.O_WRONLY, 0o644)
+    h.write(fd, BLOCK)
+    h.write(fd, BLOCK)
+    assert h.lseek(fd, 0, os.SEEK_CUR) == 8192
+    assert h.lseek(fd, 0, os.SEEK_END) == 8192
+    assert h.fstat(fd).st_size == 8192
+    assert c.stat(A, f"{d}/f").st_size == 0
+    h.write(fd, b"end")
+    h.close(fd)
+    assert c.read(B, f"{d}/f") == 2 * BLOCK + b"end"
+
+
+def test_a_writer_that_seeks_to_the_end_finds_the_end_of_its_own_content(shared_cluster, hand, d):
+    c, h = shared_cluster, hand()
+    c.write(A, f"{d}/f", "the old value")
+    fd = h.open(c.path(A, f"{d}/f"), os.O_WRONLY | os.O_TRUNC)
+    assert h.lseek(fd, 0, os.SEEK_END) == 0
+    h.write(fd, BLOCK)
+    assert h.lseek(fd, 0, os.SEEK_END) == 4096
+    h.write(fd, b"end")
+    assert h.lseek(fd, 0, os.SEEK_END) == 4099
+    h.close(fd)
+    assert c.read(B, f"{d}/f") == BLOCK + b"end"
+    fd = h.open(c.path(A, f"{d}/f"), os.O_RDWR)
+    h.ftruncate(fd, 0)
+    assert h.lseek(fd, 0, os.SEEK_END) == 0
+    h.write(fd, b"new")
+    assert c.read(C, f"{d}/f") == b"new"
