@@ -380,7 +380,8 @@ def test_appending_on_three_nodes_at_once_loses_no_line(shared_cluster, d):
             own = [line for line in lines if line.startswith(f"node {i} process {k} ")]
             assert own == [f"node {i} process {k} line {n}" for n in range(40)]
     assert len(lines) == 240
-    assert version(c, f"{d}/log") == 240
+    # One revision each, and one more if an open of the same node came before the first write.
+    assert version(c, f"{d}/log") in (240, 241)
 
 
 def test_echo_appending_in_shells_on_three_nodes_loses_no_line(shared_cluster, d):
