@@ -120,7 +120,7 @@ const struct peer_member *handshake_check(const struct peer_options *self,
         snprintf(ret_why, size, "%s is not a member of this cluster: add it first", hello->name);
         return NULL;
     }
-    if (dialled != NULL ? member != dialled : hello->id > self->id) {
+    if (dialled != NULL ? member != dialled : strcmp(hello->name, self->name) > 0) {
         snprintf(ret_why, size,
                  "%s is not the one that was expected at this end: check --initial-cluster",
                  hello->name);

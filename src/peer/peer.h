@@ -1,6 +1,6 @@
 /* Connections to the other members, on the loop thread (libuv): one TCP connection a pair, dialled
- * by the member with the smaller id, redialled for ever with a short, jittered back-off. Each side
- * starts with HELLO; whoever isn't who he says (other cluster, unknown id, wrong name, another
+ * by the member whose name sorts first, redialled for ever with a short, jittered back-off. Each
+ * side starts with HELLO; whoever isn't who he says (other cluster, unknown id, wrong name, another
  * incarnation than the one on record) gets a REFUSAL with the reason, is closed, and nothing he
  * sent is looked at. Silence: a ping each 250 ms of no output, closed after 1,500 ms without input.
  * Malformed input closes that connection and nothing else.

@@ -66,7 +66,7 @@ struct peer_link {
     struct peer_pool *pool;
     const struct peer_member *member;
     char host[ADDRESS_HOST_SIZE], port[ADDRESS_PORT_SIZE];
-    bool dial;               /* by us: our id is the smaller one */
+    bool dial;               /* by us: our name sorts first */
     struct channel *current; /* in state MEMBER */
     struct channel *dialling;
     uv_timer_t redial;
@@ -647,7 +647,7 @@ static int add_links(struct peer_pool *pool, char *ret_why, size_t why_size)
         }
         link->pool = pool;
         link->member = member;
-        link->dial = pool->options.id < member->id;
+        link->dial = strcmp(pool->options.name, member->name) < 0;
         link->backoff_ms = REDIAL_MIN_MS;
         own_handle(pool, (uv_handle_t *)&link->redial, uv_timer_init(pool->loop, &link->redial));
         link->redial.data = link;

@@ -92,8 +92,7 @@ class Load:
         self.processes = {}
 
     def __enter__(self):
-        first = self.cluster.nodes()[0]
-        path = self.cluster.path(first, "load")
+        path = self.cluster.path(self.node["w0"], "load")
 
         def create():
             os.makedirs(path, exist_ok=True)
