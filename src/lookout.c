@@ -1,12 +1,12 @@
 /* See the header. Pure. */
 #include "lookout.h"
 
-static void began(struct lookout *l, uint64_t now_us)
+static void began(struct lookout *l, uint64_t end_us)
 {
     if (l->pause > 0)
         l->pause--;
     else
-        l->end_us = now_us + LOOKOUT_US;
+        l->end_us = end_us;
 }
 
 static void ended(struct lookout *l)
@@ -17,18 +17,19 @@ static void ended(struct lookout *l)
     l->pause = (1u << l->failures) - 1;
 }
 
-bool lookout_turn(struct lookout *l, uint64_t requests, uint64_t answers, uint64_t now_us)
+bool lookout_turn(struct lookout *l, uint64_t reasons, uint64_t arrivals, uint64_t limit_us,
+                  uint64_t now_us)
 {
-    bool asked = requests != l->requests, answered = answers != l->answers;
+    bool reason = reasons != l->reasons, arrived = arrivals != l->arrivals;
 
-    l->requests = requests;
-    l->answers = answers;
-    if (l->end_us != 0 && asked) {
+    l->reasons = reasons;
+    l->arrivals = arrivals;
+    if (l->end_us != 0 && arrived) {
         l->failures = 0;
         l->end_us = 0;
     }
-    if (answered && l->end_us == 0)
-        began(l, now_us);
+    if (reason && l->end_us == 0)
+        began(l, now_us + limit_us);
     else if (l->end_us != 0 && now_us >= l->end_us)
         ended(l);
     return l->end_us != 0;

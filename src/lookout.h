@@ -10,17 +10,20 @@
 #include <stdint.h>
 
 enum {
-    LOOKOUT_US = 40,
-    LOOKOUT_FAILURES_MAX = 9, /* in a row: then only after every 512th turn with answers */
+    LOOKOUT_REQUEST_US = 40,  /* for the next request after an answer */
+    LOOKOUT_BARRIER_US = 200, /* for the leader's answer to a read */
+    LOOKOUT_FAILURES_MAX = 9, /* in a row: then it is tried every 512th time */
 };
 
 struct lookout {                /* all zeroes at first */
-    uint64_t answers, requests; /* as of the last turn */
+    uint64_t reasons, arrivals; /* as of the last turn */
     uint64_t end_us;            /* 0: not looking out */
     uint32_t failures, pause;
 };
 
-/* The end of a loop turn; requests and answers count up. True: poll again without sleeping. */
-bool lookout_turn(struct lookout *l, uint64_t requests, uint64_t answers, uint64_t now_us);
+/* The end of a loop turn. `reasons` counts what something is expected after, `arrivals` what is
+ * expected. True: poll again without sleeping, for up to limit_us. */
+bool lookout_turn(struct lookout *l, uint64_t reasons, uint64_t arrivals, uint64_t limit_us,
+                  uint64_t now_us);
 
 #endif

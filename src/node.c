@@ -498,7 +498,12 @@ static void look_out(struct node *node)
     if (node->fs == NULL)
         return;
     fs_pulse(node->fs, &requests, &answers);
-    bool awake = lookout_turn(&node->lookout, requests, answers, node_now_us());
+    uint64_t asked, told, now = node_now_us();
+
+    replica_pulse(node->replica, &asked, &told);
+    bool awake = lookout_turn(&node->for_requests, answers, requests, LOOKOUT_REQUEST_US, now);
+
+    awake |= lookout_turn(&node->for_barriers, asked, told, LOOKOUT_BARRIER_US, now);
 
     if (awake && !uv_is_active((uv_handle_t *)&node->idle))
         uv_idle_start(&node->idle, on_idle);

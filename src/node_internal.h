@@ -31,7 +31,7 @@ struct node {
     uv_loop_t loop;
     uv_prepare_t prepare; /* the end of each loop turn: pump, flush, set the timer */
     uv_idle_t idle;       /* active: the loop does not sleep (lookout.h) */
-    struct lookout lookout;
+    struct lookout for_requests, for_barriers;
     uv_timer_t timer;
     uv_timer_t stop_timer;
     int stop_polls; /* left, while leadership is handed over */

@@ -419,6 +419,12 @@ bool replica_is_leader(const struct replica *r)
     return raft_role(r->raft) == RAFT_LEADER;
 }
 
+void replica_pulse(const struct replica *r, uint64_t *ret_begun, uint64_t *ret_over)
+{
+    *ret_begun = r->rounds_begun;
+    *ret_over = r->rounds_over;
+}
+
 void replica_status(const struct replica *r, struct replica_status *ret_status)
 {
     *ret_status = (struct replica_status){

@@ -133,6 +133,9 @@ struct replica_status {
     size_t peer_count;
 };
 
+/* How many read rounds have been begun, and how many are over: cheap. */
+void replica_pulse(const struct replica *r, uint64_t *ret_begun, uint64_t *ret_over);
+
 void replica_status(const struct replica *r, struct replica_status *ret_status);
 
 #endif

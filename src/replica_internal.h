@@ -69,6 +69,7 @@ struct replica {
 
     struct keel_link new_barriers, rounds, ready_waiters, failed;
     size_t rounds_out; /* not answered yet */
+    uint64_t rounds_begun, rounds_over;
     uint64_t next_context;
 
     struct keel_link keepers;

@@ -408,6 +408,7 @@ static bool start_round(struct replica *r, uint64_t now)
     keel_list_splice(&round->calls, &r->new_barriers);
     keel_list_add(&r->rounds, &round->link);
     r->rounds_out++;
+    r->rounds_begun++;
     return true;
 }
 
@@ -415,6 +416,7 @@ static void round_free(struct replica *r, struct read_round *round)
 {
     if (!round->answered)
         r->rounds_out--;
+    r->rounds_over++;
     keel_list_remove(&round->link);
     free(round);
 }

@@ -75,6 +75,7 @@ struct fs_request {
     bool counted;               /* its nodes' busy counts have it */
     bool renames_across;        /* between two directories */
     bool continues;             /* goes on with its thread's walk */
+    bool ends_walk;             /* ended its thread's walk, and all of that held */
     uint64_t walk_nodeid;       /* where it ends, */
     fs_step walk_step;          /* and what follows then */
     fs_step fenced_step;        /* what follows a fence */

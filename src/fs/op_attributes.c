@@ -200,6 +200,8 @@ static void got_attr(struct fs_request *rq, int err, const struct command_result
         walk_on(rq, node);
     else
         fs_walk_end(fs->walks, rq->pid);
+    if (err == 0 && rq->ends_walk)
+        fs_walk_looked(fs->walks, rq->pid, node->nodeid, replica_now_us(fs->replica));
     if (err != 0)
         request_answer(rq, err);
     else

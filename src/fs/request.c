@@ -200,6 +200,7 @@ static void walk_ended(struct fs_request *rq, int err, const struct command_resu
         fs_walk_stale(fs->walks, rq->pid, fs->now_us);
     }
     fs_walk_end(fs->walks, rq->pid);
+    rq->ends_walk = err == 0 && rq->continues;
     rq->continues = false;
     rq->walk_step(rq, err, result);
 }

@@ -20,7 +20,8 @@ struct walk {
     uint64_t nodeid;
     uint64_t barrier_us;
     uint64_t answered_us;
-    uint64_t stale_us; /* its last walk ended in ESTALE then; 0: it did not */
+    uint64_t looked_nodeid, looked_us; /* its last walk ended with a GETATTR of that node then */
+    uint64_t stale_us;                 /* its last walk ended in ESTALE then; 0: it did not */
 };
 
 struct fs_walks {
@@ -123,6 +124,7 @@ void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, const stru
     if (walk->barrier_us != barrier_us)
         walk->step_count = 0;
     walk->nodeid = nodeid;
+    walk->looked_nodeid = 0; /* another walk, or another step of it */
     walk->barrier_us = barrier_us;
     walk->answered_us = now_us;
     if (key == NULL)
@@ -143,6 +145,24 @@ bool fs_walk_holds(const struct fs_walks *walks, pid_t pid, uint64_t nodeid)
         if (mvcc_live_ino(walk->steps[i].key) != walk->steps[i].ino)
             return false;
     return true;
+}
+
+void fs_walk_looked(struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t now_us)
+{
+    if (pid == 0)
+        return;
+    struct walk *walk = claim(walks, pid);
+
+    walk->looked_nodeid = nodeid;
+    walk->answered_us = walk->looked_us = now_us;
+}
+
+bool fs_walk_has_looked(const struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t now_us)
+{
+    const struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
+
+    return walk != NULL && walk->looked_nodeid == nodeid &&
+           now_us - walk->looked_us <= WALK_OPEN_US;
 }
 
 void fs_walk_end(struct fs_walks *walks, pid_t pid)

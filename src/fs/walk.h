@@ -17,6 +17,9 @@
  * the barrier of the end. Thread 0 (another pid namespace) never goes on. On a leader a barrier
  * costs nothing.
  *
+ * The kernel asks for a file's attributes (GETATTR, to check permissions) right before its OPEN: an
+ * OPEN within WALK_OPEN_US of that answer, by the same thread, needs no third barrier.
+ *
  * The kernel walks again only once. So for a while after an ESTALE a thread is careful: each of its
  * LOOKUPs has a barrier of its own, there is nothing to check, and a file that was replaced between
  * its LOOKUP and its OPEN is opened all the same, as on any filesystem. */
@@ -29,7 +32,13 @@
 
 #include "mvcc/mvcc.h"
 
-enum { WALK_GAP_US = 2000, WALK_AGE_US = 50000, WALK_STEPS_MAX = 16, WALK_CAREFUL_US = 100000 };
+enum {
+    WALK_GAP_US = 2000,
+    WALK_AGE_US = 50000,
+    WALK_STEPS_MAX = 16,
+    WALK_CAREFUL_US = 100000,
+    WALK_OPEN_US = 300
+};
 
 struct fs_walks;
 
@@ -52,6 +61,10 @@ bool fs_walk_holds(const struct fs_walks *walks, pid_t pid, uint64_t nodeid);
 /* The thread was told ESTALE; is that only a moment ago? (Of thread 0: always.) */
 void fs_walk_stale(struct fs_walks *walks, pid_t pid, uint64_t now_us);
 bool fs_walk_is_careful(const struct fs_walks *walks, pid_t pid, uint64_t now_us);
+
+/* A walk has ended with a GETATTR of this node, under a barrier; is this the OPEN that follows? */
+void fs_walk_looked(struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t now_us);
+bool fs_walk_has_looked(const struct fs_walks *walks, pid_t pid, uint64_t nodeid, uint64_t now_us);
 
 /* The thread's walk is over. */
 void fs_walk_end(struct fs_walks *walks, pid_t pid);

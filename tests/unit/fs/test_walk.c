@@ -111,6 +111,20 @@ static void thread_that_was_told_estale_is_careful_for_a_while(void **state)
     assert_false(fs_walk_is_careful(walks, PID + 1, START));
 }
 
+static void open_right_after_the_permission_check_needs_no_barrier(void **state)
+{
+    struct fs_walks *walks = *state;
+
+    assert_false(fs_walk_has_looked(walks, PID, 5, START));
+    fs_walk_looked(walks, PID, 5, START);
+    assert_true(fs_walk_has_looked(walks, PID, 5, START + WALK_OPEN_US));
+    assert_false(fs_walk_has_looked(walks, PID, 5, START + WALK_OPEN_US + 1));
+    assert_false(fs_walk_has_looked(walks, PID, 6, START));
+    assert_false(fs_walk_has_looked(walks, PID + 1, 5, START));
+    fs_walk_step(walks, PID, 5, NULL, 0, START, START); /* another walk has begun */
+    assert_false(fs_walk_has_looked(walks, PID, 5, START));
+}
+
 static void unknown_process_never_goes_on(void **state)
 {
     struct fs_walks *walks = *state;
@@ -147,6 +161,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(walk_holds_while_every_name_of_it_is_what_it_was, new_walks,
                                         free_walks),
         cmocka_unit_test_setup_teardown(thread_that_was_told_estale_is_careful_for_a_while,
+                                        new_walks, free_walks),
+        cmocka_unit_test_setup_teardown(open_right_after_the_permission_check_needs_no_barrier,
                                         new_walks, free_walks),
         cmocka_unit_test_setup_teardown(unknown_process_never_goes_on, new_walks, free_walks),
         cmocka_unit_test_setup_teardown(oldest_walk_makes_room, new_walks, free_walks),
