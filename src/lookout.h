@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-    LOOKOUT_REQUEST_US = 40,  /* for the next request after an answer */
+    LOOKOUT_REQUEST_US = 100, /* for the next request after an answer */
     LOOKOUT_BARRIER_US = 200, /* for the leader's answer to a read */
     LOOKOUT_FAILURES_MAX = 9, /* in a row: then it is tried every 512th time */
 };

@@ -504,7 +504,6 @@ static void look_out(struct node *node)
     bool awake = lookout_turn(&node->for_requests, answers, requests, LOOKOUT_REQUEST_US, now);
 
     awake |= lookout_turn(&node->for_barriers, asked, told, LOOKOUT_BARRIER_US, now);
-
     if (awake && !uv_is_active((uv_handle_t *)&node->idle))
         uv_idle_start(&node->idle, on_idle);
     else if (!awake && uv_is_active((uv_handle_t *)&node->idle))
