@@ -2,7 +2,8 @@
  * once, and to put a thread to sleep and wake it takes longer than that (most of the time of a
  * short request, on a virtual machine). So after an answer the loop looks out for the next request
  * instead of sleeping; in vain it is tried ever more rarely, so that what it costs stays in
- * proportion to what it brings. */
+ * proportion to what it brings. The same holds for a follower that waits for the leader's answer to
+ * a read. */
 #ifndef KEEL_LOOKOUT_H
 #define KEEL_LOOKOUT_H
 

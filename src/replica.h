@@ -133,12 +133,8 @@ struct replica_status {
     size_t peer_count;
 };
 
-/* How many read rounds have been begun here, how many are over, and how many of other nodes have
- * come in: cheap. */
-struct replica_pulse {
-    uint64_t rounds_begun, rounds_over, peer_reads;
-};
-void replica_pulse(const struct replica *r, struct replica_pulse *ret_pulse);
+/* How many read rounds have been begun, and how many are over: cheap. */
+void replica_pulse(const struct replica *r, uint64_t *ret_begun, uint64_t *ret_over);
 
 void replica_status(const struct replica *r, struct replica_status *ret_status);
 
