@@ -10,6 +10,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -18,9 +19,28 @@
 #include "hash.h"
 #include "log.h"
 
-enum { IDENTITY_VERSION = 1, IDENTITY_SIZE_MAX = 1024 };
+enum {
+    IDENTITY_VERSION = 1,
+    IDENTITY_SIZE_MAX = 1024,
+    LOCK_WAIT_MS = 3000,
+    LOCK_PAUSE_MS = 20,
+};
 
 #define IDENTITY_FILE "identity"
+
+/* A process that was killed a moment ago may still be going: the last of its threads may wait for
+ * the disk. */
+static bool lock_soon(int fd)
+{
+    const struct timespec pause = { .tv_nsec = LOCK_PAUSE_MS * 1000000L };
+
+    for (int waited_ms = 0; waited_ms < LOCK_WAIT_MS; waited_ms += LOCK_PAUSE_MS) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return true;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
 
 int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size_t why_size)
 {
@@ -43,7 +63,7 @@ int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size
         close(fd);
         return KEEL_E_ACCESS;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (!lock_soon(fd)) {
         snprintf(ret_why, why_size,
                  "the data directory %s is in use by another keelfs process: stop that one first, "
                  "or give this node a directory of its own",
