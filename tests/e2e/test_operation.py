@@ -1,5 +1,7 @@
 """Starting, stopping and restarting nodes as an administrator does: what is left behind, what others notice, what is refused."""
 
+import threading
+import fcntl
 import errno
 import os
 import shutil
@@ -376,3 +378,15 @@ def test_a_leader_that_was_stopped_never_answers_with_old_data(make_cluster):
         assert wait_for(lambda: c.read(leader, "f")) == f"new {n}".encode()
         assert reader.communicate(timeout=20)[0].decode() in (f"old {n}", f"new {n}")
         wait_for(lambda: all(c.status(i)["quorum"] == "yes" for i in c.nodes()))
+
+
+def test_a_start_waits_for_the_last_thread_of_one_that_was_killed(make_cluster):
+    c = make_cluster(nodes=1)
+    c.kill(1, "KILL")
+    data = os.open(os.path.join(c.dir, "n1", "data"), os.O_RDONLY)
+    fcntl.flock(data, fcntl.LOCK_EX)  # what a dying process has, until its last thread is gone
+    dying = threading.Timer(0.7, os.close, [data])
+    dying.start()
+    c.start(1)
+    dying.join()
+    assert c.status(1)["name"] == "n1"
