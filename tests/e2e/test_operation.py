@@ -1,12 +1,12 @@
 """Starting, stopping and restarting nodes as an administrator does: what is left behind, what others notice, what is refused."""
 
-import threading
-import fcntl
 import errno
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
