@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -48,6 +49,31 @@ def test_a_signal_stops_a_node_with_code_0_and_nothing_is_left(sign):
     assert "stopping" in c.log(1) and c.log(1).endswith("info n1: stopped\n")
     assert os.listdir(c.mnt(1)) == []
     c.close()
+
+
+def test_readiness_is_told_with_the_mount_and_missing_peers_in_the_status(tmp_path):
+    port = 16000 + os.getpid() % 1900
+    point = tmp_path / "mnt"
+    point.mkdir()
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(20)
+    node = subprocess.Popen(
+        [BINARY, "--name", "n1", "--data-dir", str(tmp_path / "data"), "--bootstrap",
+         "--initial-cluster", f"n1=127.0.0.1:{port},n2=127.0.1.2:{port}", str(point)],
+        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=dict(os.environ, NOTIFY_SOCKET=str(tmp_path / "notify")))
+    try:
+        assert manager.recv(4096) == b"READY=1"
+        assert mounts_below(str(point)) == [str(point)]
+        status = manager.recv(4096).decode()
+        assert status == f"STATUS=mounted on {point}, not connected: n2"
+    finally:
+        node.terminate()
+        assert node.wait(20) == 0
+    assert manager.recv(4096) == b"STOPPING=1"
+    assert mounts_below(str(point)) == []
+    wait_for(lambda: processes_of_sessions({node.pid}) == [])
 
 
 def test_leadership_is_handed_over_by_a_leader_that_stops_and_nobody_sees_an_error(make_cluster):
