@@ -2,8 +2,7 @@
  * through the mount comes in here; nothing here knows raft, peers or the log. docs/semantics.md
  * says what each operation promises.
  *
- * Sources: CONTRACT.md's rules as written down in docs/semantics.md and docs/architecture.md; the
- * FUSE protocol as in <linux/fuse.h>. */
+ * Sources: docs/semantics.md, docs/architecture.md; the FUSE protocol as in <linux/fuse.h>. */
 #ifndef FS_FS_H
 #define FS_FS_H
 
@@ -28,7 +27,7 @@ struct fs_options {
 /* What only the node knows, for @keel/status and @keel/members. */
 struct fs_node_info {
     void *arg;
-    /* Appends the "name: value" lines of CONTRACT.md's @keel/status that the replica can't tell
+    /* Appends the "name: value" lines of @keel/status that the replica can't tell
      * (db_size …). */
     void (*status)(void *arg, struct keel_text *text);
     bool (*peer_connected)(void *arg, uint64_t peer);
