@@ -59,6 +59,15 @@ struct apply *apply_free(struct apply *a);
 int apply_entry(struct apply *a, const struct raft_entry *entry, uint64_t now_us,
                 struct apply_outcome *ret_outcome);
 
+/* The state of an installed snapshot, in another kv (borrowed from now on), takes the place of this
+ * one. Pointers to the mvcc and its keys stay valid (keys that it does not have are keys without a
+ * revision). `changed` is called afterwards for each difference in what is live, as if apply had
+ * made it: removals deepest first, then renames, creations from the top, contents, attributes; all
+ * at the new revision and index. On an error (as mvcc_open, apply_new) the node must stop. */
+int apply_reload(struct apply *a, struct kv *kv,
+                 void (*changed)(void *arg, const struct keel_change *change), void *arg,
+                 char *ret_why, size_t why_size);
+
 /* The pending state as one batch for the kv (mvcc_checkpoint with sessions, leases and so on). */
 struct kv_batch *apply_checkpoint(struct apply *a);
 

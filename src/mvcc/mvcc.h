@@ -74,6 +74,11 @@ struct mvcc_value {
 int mvcc_open(struct kv *kv, struct mvcc **ret_mvcc, char *ret_why, size_t why_size);
 struct mvcc *mvcc_close(struct mvcc *m); /* takes NULL, returns NULL */
 
+/* Everything from another kv (borrowed from now on) in the place of what is there: pending records
+ * are dropped, no checkpoint may be out. Keys keep their addresses; one that the kv does not know
+ * has no revision afterwards. On an error the mvcc can only be closed. */
+int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size);
+
 /* ---- reading ---- */
 
 uint64_t mvcc_revision(const struct mvcc *m);         /* main revision, 1 when fresh */

@@ -72,7 +72,7 @@ static bool record_is_possible(const struct wal_record *record)
         return record->length == 8 && record->entry_kind == 0;
     case WAL_DURABLE:
         return record->length == 0 && record->entry_kind == 0;
-    case WAL_SNAPSHOT_MARK:
+    case WAL_RESET:
         return true;
     }
     return false;

@@ -180,7 +180,7 @@ static int take_record(struct recovery *r, const struct wal_record *record)
         break;
     case WAL_DURABLE:
         break;
-    case WAL_SNAPSHOT_MARK:
+    case WAL_RESET:
         return refuse(r, KEEL_E_NEWER,
                       "the log holds a snapshot mark, which this version can't read: "
                       "install the version that wrote it");

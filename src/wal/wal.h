@@ -13,6 +13,11 @@
  * state or the store's applied index; else a torn tail, which is cut and zeroed before anything is
  * appended.
  *
+ * Old segments are let go (wal_release) and used again under a new epoch. Every segment begins with
+ * the hard state, so that it stands alone when those before it are gone. A snapshot that has been
+ * installed resets the log: a mark (index, term) voids all entries before it, the next one is
+ * index + 1.
+ *
  * After any error from wal_write or wal_idle the log must not be used again: the caller ends the
  * process. */
 #ifndef WAL_WAL_H
@@ -27,6 +32,8 @@ struct wal;
 struct wal_batch {
     struct wal_batch *next; /* for the owner's queue */
     struct raft_mark mark;
+    bool reset; /* first of all: the log is void up to here, and goes on behind this entry */
+    uint64_t reset_index, reset_term;
     bool has_hard_state;
     struct raft_hard_state hard_state;
     struct raft_entry *entries; /* owned, with references; entries[0].index cuts the log there */
@@ -40,13 +47,17 @@ struct wal_options {
     uint64_t store_applied;       /* entries above it are returned by recovery; see the rule */
     uint64_t segment_bytes;       /* 0: 64 MiB; tests take less */
     uint64_t fill_bytes;          /* 0: 1 MiB: zero-fill step */
+    /* Not 0: the installation of a snapshot was under way, and the store is at it: the log is reset
+     * to it now, unless it has been already. */
+    uint64_t install_index, install_term;
 };
 
 struct wal_recovery {
     bool fresh; /* there was no log: one has been created */
     struct raft_hard_state hard_state;
-    uint64_t first_index, last_index; /* of what can be read with wal_read; last 0: none */
-    uint64_t base_term;               /* term of entry store_applied (0 when not in the log) */
+    uint64_t first_index; /* of what can be read with wal_read; last_index + 1: nothing */
+    uint64_t last_index;  /* of the log: its last entry, or the snapshot that it was reset to */
+    uint64_t base_term;   /* term of entry store_applied (0 when not in the log) */
     struct raft_entry *entries;       /* store_applied + 1 …, owned */
     size_t count;
     bool tail_cut; /* a torn tail was cut at: */
@@ -83,13 +94,20 @@ int wal_read(struct wal *w, uint64_t first, size_t max_bytes, struct raft_entry 
              size_t *ret_count, uint64_t *ret_prev_term);
 
 uint64_t wal_last_index(const struct wal *w);
+/* The first entry that wal_read can give: its predecessor's term is known. last + 1: none. */
+uint64_t wal_first_index(const struct wal *w);
+
+/* Entries up to `index` are in the store, durably: whole segments with nothing else in them go, the
+ * oldest first, as long as the entries behind them come to at least keep_bytes. One of them is kept
+ * to be used again. A few system calls; the directory is synced. Errors as wal_write. */
+int wal_release(struct wal *w, uint64_t index, uint64_t keep_bytes);
 
 /* The record codec, pure: for wal.c, tools and the fuzzer. */
 enum wal_record_kind {
     WAL_ENTRY = 1,
     WAL_HARD_STATE = 2,
     WAL_DURABLE = 3,
-    WAL_SNAPSHOT_MARK = 4, /* reserved */
+    WAL_RESET = 4, /* index, term: the log is void up to here */
 };
 
 enum { WAL_RECORD_HEADER = 72, WAL_SEGMENT_HEADER = 64, WAL_FORMAT_VERSION = 1 };

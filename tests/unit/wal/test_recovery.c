@@ -418,7 +418,7 @@ static void snapshot_mark_asks_for_the_version_that_wrote_it(void **state)
 
     (void)state;
     hand_header(&h, &header);
-    hand_record(&h, (struct wal_record){ .kind = WAL_SNAPSHOT_MARK, .index = 7, .epoch = 1 });
+    hand_record(&h, (struct wal_record){ .kind = WAL_RESET, .index = 7, .epoch = 1 });
     struct log log = log_of(&h);
 
     assert_int_equal(log_open(&log), KEEL_E_NEWER);
