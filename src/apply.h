@@ -13,7 +13,7 @@
 #include "command.h"
 #include "lease/lease.h"
 #include "mvcc/mvcc.h"
-#include "raft/types.h"
+#include "raft/config.h"
 
 struct apply;
 
@@ -32,6 +32,8 @@ struct apply_member {
     uint64_t incarnation; /* 0: not yet heard from */
 };
 
+/* A member is listed as long as the configuration, joint or not, has it. */
+
 /* What an entry came to. */
 struct apply_outcome {
     bool is_command;
@@ -40,6 +42,8 @@ struct apply_outcome {
     bool opened_session;      /* it opened one: result.value is its id; node and nonce tell whose */
     uint64_t node, nonce;
     bool members_changed, settings_changed;
+    bool config_changed;       /* it was a configuration */
+    uint64_t expired_session;  /* not 0: this session is over */
     uint64_t granted, revoked; /* leases */
     struct command_result result;
     const struct keel_change *changes; /* valid until the next call */
@@ -47,10 +51,9 @@ struct apply_outcome {
 };
 
 /* Takes over the state of `mvcc` (borrowed): sessions, leases, settings, members as of its applied
- * index. In a fresh store the members are those given (copied); later they come from the store.
- * KEEL_E_CORRUPT, KEEL_E_NEWER. */
-int apply_new(struct mvcc *mvcc, const struct apply_member *members, size_t member_count,
-              struct apply **ret_apply);
+ * index. A fresh store has no members: they come with the configurations in the log, the first with
+ * its first entry. KEEL_E_CORRUPT, KEEL_E_NEWER. */
+int apply_new(struct mvcc *mvcc, struct apply **ret_apply);
 struct apply *apply_free(struct apply *a);
 
 /* Applies the next entry (index = applied + 1; asserted). KEEL_E_NEWER: it needs a semantics level
@@ -75,6 +78,13 @@ struct mvcc *apply_mvcc(const struct apply *a);
 struct lease_table *apply_leases(const struct apply *a);
 const struct apply_settings *apply_settings(const struct apply *a);
 const struct apply_member *apply_members(const struct apply *a, size_t *ret_count);
+/* The configuration as applied, and the index of its entry (0: none yet). */
+const struct raft_config *apply_config(const struct apply *a, uint64_t *ret_index);
+/* What goes behind the configuration in its entry: names and addresses of its members. */
+struct keel_buf *apply_pack_members(const struct apply_member *members, size_t count);
+/* The entry with which a new cluster's log begins, the same on every node: index 1, term 1, all
+ * members voters, committed. Its data is counted. */
+struct raft_entry apply_first_entry(const struct apply_member *members, size_t count);
 /* Whether a session is known, and its last applied number. */
 bool apply_session(const struct apply *a, uint64_t session, uint64_t *ret_last);
 

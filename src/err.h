@@ -34,6 +34,8 @@
     X(OVERFLOW, -25, EOVERFLOW, "value out of range")                \
     X(MFILE, -26, ENFILE, "too many open views or handles")          \
     X(NOSYS, -27, ENOSYS, "not implemented")                         \
+    X(NOTREADY, -28, EAGAIN, "has not caught up")                    \
+    X(REMOVED, -29, EIO, "this node has been removed")               \
     /* internal: never answered to a FUSE caller */                  \
     X(CORRUPT, -40, EIO, "data is damaged")                          \
     X(MALFORMED, -41, EIO, "malformed message")                      \

@@ -20,7 +20,14 @@ enum {
     KEEL_APPEND_BYTES = 1 << 20,  /* entry bytes in one append message (one entry may exceed it) */
     KEEL_TAIL_BYTES =
         16 << 20, /* applied entries kept in memory; older ones are read from the WAL */
+    KEEL_TAIL_ENTRIES = 65536,         /* the same, in entries */
     KEEL_UNCOMMITTED_BYTES = 64 << 20, /* on a leader; further proposals wait */
+    KEEL_UNAPPLIED_BYTES = 64 << 20,   /* on a follower, in memory; further appends are not taken */
+    KEEL_LOG_KEPT_BYTES = 256 << 20, /* of the log, for followers that lag; beyond it a snapshot */
+
+    /* Snapshots on their way to a follower. */
+    KEEL_SNAPSHOT_CHUNK_BYTES = 128 << 10, /* read, sent and stored at a time */
+    KEEL_SNAPSHOT_CHUNKS = 4,              /* on their way to one follower; the rest waits */
 
     /* The checkpoint into the store. */
     KEEL_CHECKPOINT_BYTES = 4 << 20, /* pending records that start a checkpoint at once */

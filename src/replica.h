@@ -13,12 +13,13 @@
 #include "env.h"
 #include "heap.h"
 #include "list.h"
+#include "mvcc/snapshot.h"
 #include "raft/raft.h"
 
 struct replica;
 
 struct replica_options {
-    struct raft_options raft; /* id, recovered log and timing; config is taken from the members */
+    struct raft_options raft; /* id, recovered log and timing; config comes from the state */
     uint64_t incarnation;
     uint64_t nonce;              /* random at each start of the process */
     uint64_t request_timeout_us; /* 5,000,000 */
@@ -27,6 +28,7 @@ struct replica_options {
      * the default. */
     uint64_t first_file_size_bytes, first_quota_bytes;
     uint64_t pending_limit_bytes; /* 0: KEEL_PENDING_BYTES */
+    uint64_t session_ttl_us;      /* 0: 10,000,000 */
 };
 
 /* env, apply: borrowed. */
@@ -44,7 +46,19 @@ void replica_on_alive(struct replica *r, uint64_t peer);
 void replica_on_persisted(struct replica *r, struct raft_mark mark);
 void replica_on_log_read(struct replica *r, uint64_t peer, uint64_t first, uint64_t prev_term,
                          const struct raft_entry *entries, size_t count);
+void replica_on_log_released(struct replica *r, uint64_t first_index);
 void replica_on_checkpointed(struct replica *r);
+/* err: no snapshot now, for lack of room, say; or info of the one that is there. */
+void replica_on_snapshot_made(struct replica *r, int err, const struct snapshot_info *info);
+/* bytes: borrowed; NULL: it cannot be read. */
+void replica_on_snapshot_read(struct replica *r, uint64_t peer, uint64_t offset,
+                              struct keel_buf *bytes);
+/* Stored up to `offset`, or an error: there is no snapshot any more. */
+void replica_on_snapshot_stored(struct replica *r, int err, uint64_t offset);
+/* err 0: the store is now `kv`, which holds the snapshot `info`; the old one is not needed after
+ * this call. Else (damaged, no room) nothing has changed. */
+void replica_on_snapshot_installed(struct replica *r, int err, struct kv *kv,
+                                   const struct snapshot_info *info);
 /* At replica_deadline() or later. */
 void replica_tick(struct replica *r);
 uint64_t replica_deadline(const struct replica *r);
@@ -113,6 +127,23 @@ bool replica_lease_is_lost(const struct replica *r, uint64_t lease);
  * else the replicated remaining time). KEEL_E_NOTFOUND. */
 int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms);
 
+/* Changes the members, all at once (a joint configuration), wherever the leader is. The changes are
+ * copied. done: 0 once the new configuration is committed and in force; KEEL_E_EXISTS (a name or an
+ * address is a member's already), KEEL_E_NOTFOUND (no such member), KEEL_E_BUSY (another change is
+ * in flight), KEEL_E_NOTREADY (a learner that was to be promoted has not caught up), KEEL_E_INVALID
+ * (no voter would be left, too many members), KEEL_E_TIMEDOUT (it may still come). One at a time
+ * for a node: KEEL_E_BUSY. Ids of additions are filled in by the caller: random, not 0. */
+void replica_change_members(struct replica *r, struct replica_call *call,
+                            const struct keel_member_change *changes, size_t count);
+
+/* Hands leadership to a member (0: whoever is furthest), wherever the leader is. done: 0 once it
+ * leads; KEEL_E_NOTFOUND: no such voter; KEEL_E_TIMEDOUT. */
+void replica_transfer_to(struct replica *r, struct replica_call *call, uint64_t to);
+
+/* Has this node been removed from the cluster? Then nothing it is asked is answered with success.
+ */
+bool replica_is_removed(const struct replica *r);
+
 uint64_t replica_now_us(const struct replica *r);
 
 /* ---- state ---- */
@@ -129,6 +160,10 @@ struct replica_status {
     bool stale;                 /* no leader heard since the start */
     uint64_t session;           /* 0: none yet */
     size_t proposals, barriers; /* waiting */
+    uint64_t first_index;       /* of the log, as far as it is kept */
+    bool joint;                 /* a change of members is under way */
+    bool receiving_snapshot;
+    uint64_t snapshots_sent, snapshots_installed;
     struct raft_peer_status peers[KEEL_MEMBERS_MAX];
     size_t peer_count;
 };

@@ -4,8 +4,8 @@
  * A message is cut into frames of at most KEEL_FRAME_BYTES, so that a heartbeat can go between two
  * pieces of a large append. Frame: 16 bytes of header (u32le length of the payload, u8 type, u8
  * flags, u16le zero, u64le xxh3-64 of the payload seeded with the first 8 bytes), then the payload.
- * Flag 1: more pieces of this message follow. There are two lanes, urgent and bulk (flag 2): each
- * is put together by itself. */
+ * Flag 1: more pieces of this message follow. There are three lanes, urgent, bulk (flag 2) and
+ * snapshot (flag 4): each is put together by itself. */
 #ifndef PEER_MESSAGE_H
 #define PEER_MESSAGE_H
 
@@ -20,7 +20,31 @@ enum keel_message_type {
     MESSAGE_HELLO,           /* first frame each way; protobuf Hello */
     MESSAGE_REFUSAL,         /* protobuf Refusal; the sender closes */
     MESSAGE_PING,            /* nothing for a while: a sign of life */
+    MESSAGE_SNAPSHOT,        /* leader -> follower: a piece of a snapshot; without data: an offer */
+    MESSAGE_SNAPSHOT_STATE,  /* follower -> leader: how much of it has been stored */
+    MESSAGE_CHANGE,          /* node -> leader: change the members */
+    MESSAGE_CHANGE_REPLY,    /* leader -> node: refused, or begun with this entry */
+    MESSAGE_TRANSFER,        /* node -> leader: hand leadership over */
+    MESSAGE_JOIN,            /* first frame of a new node; protobuf Join */
+    MESSAGE_WELCOME,         /* the answer to it; protobuf Welcome; the sender closes */
     MESSAGE_TYPES
+};
+
+/* Where the receiver of a snapshot stands. */
+enum keel_snapshot_state {
+    SNAPSHOT_RECEIVING = 0, /* everything up to `offset` is stored: go on from there */
+    SNAPSHOT_DONE = 1,      /* installed, or not needed */
+    SNAPSHOT_REFUSED = 2,   /* damaged, or no room: begin with a new one, later */
+};
+
+/* One change of one member. */
+enum keel_change_verb { MEMBER_ADD = 1, MEMBER_ADD_VOTER, MEMBER_REMOVE, MEMBER_PROMOTE };
+
+struct keel_member_change {
+    enum keel_change_verb verb;
+    char *name;    /* owned */
+    char *address; /* owned; of additions; else NULL */
+    uint64_t id;   /* of additions: the new member's */
 };
 
 struct keel_message {
@@ -29,11 +53,27 @@ struct keel_message {
     uint64_t number;           /* FORWARD, FORWARD_REFUSED: the command's number in its session */
     uint64_t session;          /* FORWARD, FORWARD_REFUSED */
     uint64_t deadline_us;      /* FORWARD: on the leader's clock */
-    struct keel_buf *data;     /* FORWARD: the command; HELLO, REFUSAL: packed protobuf; owned */
-    uint64_t sent_us;          /* RENEW: sender's clock; RENEWED echoes it */
-    uint64_t *leases;          /* RENEW, RENEWED: owned array */
+    struct keel_buf *data; /* FORWARD: the command; SNAPSHOT: the piece, or NULL; HELLO, REFUSAL,
+                              JOIN, WELCOME: packed protobuf; owned */
+    uint64_t sent_us;      /* RENEW: sender's clock; RENEWED echoes it */
+    uint64_t *leases;      /* RENEW, RENEWED: owned array */
     size_t lease_count;
+    struct {
+        uint64_t index, term;           /* SNAPSHOT, SNAPSHOT_STATE: which one … */
+        uint64_t nonce;                 /* … and which making of it */
+        uint64_t offset;                /* SNAPSHOT: of the data; SNAPSHOT_STATE: stored so far */
+        uint64_t total;                 /* SNAPSHOT: bytes of the whole */
+        enum keel_snapshot_state state; /* SNAPSHOT_STATE */
+    } snapshot;
+    struct keel_member_change *changes; /* CHANGE: owned array; one joint change */
+    size_t change_count;
+    int err;        /* CHANGE_REPLY: 0 or a KEEL_E_*; number echoes that of the CHANGE */
+    uint64_t index; /* CHANGE_REPLY: of the entry */
+    uint64_t to;    /* TRANSFER: the new leader; 0: whoever is furthest */
 };
+
+/* Frees an array of changes with its strings. Takes NULL. */
+void keel_member_changes_free(struct keel_member_change *changes, size_t count);
 
 struct keel_message *keel_message_new(enum keel_message_type type);
 /* Wraps a raft message (taken). */
@@ -41,8 +81,14 @@ struct keel_message *keel_message_raft(struct raft_message *msg_take);
 /* With everything it owns; takes NULL, returns NULL. */
 struct keel_message *keel_message_free(struct keel_message *msg);
 
-/* Bulk lane: appends with entries, forwards. Everything else is urgent. */
-bool keel_message_is_bulk(const struct keel_message *msg);
+/* A connection has three lanes. Frames of a lower one wait for those of a higher one. */
+enum keel_lane {
+    LANE_URGENT,   /* everything that is not named below */
+    LANE_BULK,     /* appends with entries, forwards */
+    LANE_SNAPSHOT, /* pieces of snapshots */
+    LANES
+};
+enum keel_lane keel_message_lane(const struct keel_message *msg);
 
 /* One message -> one or more whole frames, in order, in one new buf. */
 struct keel_buf *keel_message_encode(const struct keel_message *msg);

@@ -5,6 +5,11 @@
  * sent is looked at. Silence: a ping each 250 ms of no output, closed after 1,500 ms without input.
  * Malformed input closes that connection and nothing else.
  *
+ * A node that is no member here may still be one by a later configuration than ours: if its HELLO
+ * names a higher config_index, it is let in as a guest (no dialling, closed by
+ * peer_pool_set_members when that is as new and does not have it). What it may do is raft's to
+ * decide.
+ *
  * The callbacks come from libuv's poll phase only, never from inside a call of this header: whoever
  * finishes its work in a uv_prepare or uv_check handle misses nothing. SIGPIPE is ignored for the
  * process from peer_pool_new on. */
@@ -29,7 +34,8 @@ struct peer_options {
     const char *listen;                           /* host:port */
     struct peer_member members[KEEL_MEMBERS_MAX]; /* self included; strings are copied */
     size_t member_count;
-    uint32_t level; /* semantics level */
+    uint64_t config_index; /* of the entry that these members come from */
+    uint32_t level;        /* semantics level */
 };
 
 struct peer_events {
@@ -45,6 +51,10 @@ struct peer_events {
     /* We were refused: `why` says what to do; logged by the pool already. It dials on, once a
      * second. */
     void (*refused)(void *arg, uint64_t peer, const char *why);
+    /* A new node asks to be let in: packs the WELCOME for the member that was added under its name,
+     * or says why not. NULL: ret_why. */
+    struct keel_buf *(*join)(void *arg, const char *name, uint64_t incarnation, char *ret_why,
+                             size_t why_size);
 };
 
 /* Listens and starts dialling, from the address that it listens on unless that is a wildcard. On an
@@ -61,9 +71,30 @@ void peer_pool_flush(struct peer_pool *pool);
 
 bool peer_connected(const struct peer_pool *pool, uint64_t peer);
 
+/* The members are these now (self need not be among them; strings are copied): new ones are dialled
+ * or expected, connections to those that are gone are closed once what was queued for them is
+ * written, at the latest after a second; a changed address is dialled at the next attempt. */
+void peer_pool_set_members(struct peer_pool *pool, const struct peer_member *members, size_t count,
+                           uint64_t config_index);
+
 /* Stops listening, closes everything; `closed` is called once when libuv has let go of all handles,
  * and the pool is freed. */
 void peer_pool_close(struct peer_pool *pool, void (*closed)(void *arg), void *arg);
+
+/* What a new node is told (protobuf Welcome), plain. Strings are owned. */
+struct peer_welcome {
+    uint64_t cluster_id, id;
+    char *token;
+    struct peer_member members[KEEL_MEMBERS_MAX];
+    size_t member_count;
+};
+
+/* Asks the member at `address` (host:port) to let this node in: connects, sends JOIN, waits for the
+ * answer, at most timeout_ms. Blocking, for the start only. KEEL_E_TIMEDOUT: nobody there, try
+ * again; KEEL_E_PERM: refused; ret_why says what to do. */
+int peer_join(const char *address, const char *name, uint64_t incarnation, unsigned timeout_ms,
+              struct peer_welcome *ret_welcome, char *ret_why, size_t why_size);
+void peer_welcome_free(struct peer_welcome *welcome);
 
 /* "host:port" into its parts, IPv6 in brackets. KEEL_E_INVALID. */
 int peer_address_split(const char *address, char *ret_host, size_t host_size, char *ret_port,

@@ -32,9 +32,25 @@
  * passed since the latest acknowledgement named in the votes that elected it; with lease_us 0 the
  * default lease, since the earlier leader may have used one. A cluster of one need not wait.
  *
+ * - a leader that hands over renounces its lease for the rest of its term, so that the next one
+ * need not wait.
+ *
  * A candidate leads only once its own vote is durable, in a cluster of one too: it becomes the
  * leader in the raft_on_persisted that follows its first tick. Nothing is sent to a peer that is
  * not connected (raft_on_connected), replies excepted.
+ *
+ * Membership (thesis chapter 4): a configuration counts from the moment that its entry is in the
+ * log, committed or not; if the entry is cut off, the one before it counts again. Voters change
+ * through a joint configuration, which the leader leaves by itself once it is committed; there is
+ * one change at a time. A leader that is not in the new configuration leads until that is
+ * committed, and then hands over. Requests to vote, appends and heartbeats are taken from nodes
+ * that this one does not know: they may know a later configuration.
+ *
+ * Snapshots (thesis 5.1, 5.3): the driver decides when log is released and says so
+ * (raft_on_released); a peer that needs what is gone comes up in ready.snapshots, and the driver
+ * sends it one by its own means. On the other side the driver asks raft_install_begin, replaces the
+ * state, and calls raft_on_installed: the log is void up to there, which the next persist request
+ * says (ready.reset_index), and then the leader is told.
  */
 #ifndef RAFT_RAFT_H
 #define RAFT_RAFT_H
@@ -47,7 +63,9 @@ enum raft_role { RAFT_FOLLOWER, RAFT_PRECANDIDATE, RAFT_CANDIDATE, RAFT_LEADER, 
 
 struct raft_options {
     uint64_t id;
-    struct raft_config config;
+    struct raft_config
+        config;            /* as of base_index: of the last configuration applied; empty: none */
+    uint64_t config_index; /* of the entry that it came from; 0: none */
     struct raft_hard_state hard_state; /* as recovered; zeroes at first start */
     uint64_t base_index;         /* the last entry before `entries`: applied by the store already */
     uint64_t base_term;          /* its term, 0 only with index 0: votes depend on it */
@@ -72,8 +90,9 @@ struct raft *raft_free(struct raft *r); /* takes NULL, returns NULL */
 
 /* ---- input ---- */
 
-/* One message from a peer; borrowed. A message to another id, of a removed or unknown node, or
- * internally impossible is ignored: peers are members, but a bug there must not end this node. */
+/* One message from a peer; borrowed. A message to another id, a reply of an unknown node, or an
+ * internally impossible one is ignored: peers are members, but a bug there must not end this node.
+ */
 void raft_step(struct raft *r, uint64_t now_us, const struct raft_message *msg);
 
 /* To be called at raft_deadline() or later; calling early is harmless. */
@@ -93,6 +112,33 @@ int raft_propose(struct raft *r, uint64_t now_us, struct keel_buf *data_take, ui
  * when no leader is known; KEEL_E_AGAIN: KEEL_REQUESTS_MAX wait already. The answer may never come
  * (lost message, leader change: raft_leader or raft_term differs): ask again with a new context. */
 int raft_read_index(struct raft *r, uint64_t now_us, uint64_t context);
+
+/* Begins a change of configuration to `target` (valid, not joint, with a voter); `rest` goes behind
+ * it in the entry. On 0, ret_index is the entry's index; the change is complete when the
+ * configuration is not joint and its entry is committed. KEEL_E_NOTLEADER (also while a transfer is
+ * under way, and before the leader has committed an entry of its term); KEEL_E_BUSY: one is in
+ * flight; KEEL_E_INVALID: not valid; KEEL_E_EXISTS: it is that already; KEEL_E_AGAIN: a learner
+ * that would become a voter has not caught up. */
+int raft_propose_config(struct raft *r, uint64_t now_us, const struct raft_config *target,
+                        struct keel_slice rest, uint64_t *ret_index);
+
+/* The log can give entries from first_index on only (with the term of the one before). */
+void raft_on_released(struct raft *r, uint64_t first_index);
+
+/* A peer in ready.snapshots has been sent one that ends at `index`, and has installed it or found
+ * that it needs none; 0: it could not be sent, try again later. */
+void raft_on_snapshot_sent(struct raft *r, uint64_t now_us, uint64_t peer, uint64_t index);
+
+/* A snapshot that ends at (index, term) is here. True: it is needed, and from now until
+ * raft_on_installed or raft_install_failed this node appends, commits and campaigns for nothing.
+ * False: the log has as much (the commit index may have moved because of it). */
+bool raft_install_begin(struct raft *r, uint64_t now_us, uint64_t index, uint64_t term);
+/* Whether it would be needed. */
+bool raft_wants_snapshot(const struct raft *r, uint64_t index, uint64_t term);
+/* The state has been replaced; config as in the snapshot. */
+void raft_on_installed(struct raft *r, uint64_t now_us, uint64_t index, uint64_t term,
+                       const struct raft_config *config, uint64_t config_index);
+void raft_install_failed(struct raft *r);
 
 /* The persist request of this mark and all before it are durable. */
 void raft_on_persisted(struct raft *r, uint64_t now_us, struct raft_mark mark);
@@ -138,6 +184,8 @@ struct raft_fetch {
 struct raft_ready {
     bool persist; /* whether there is anything to persist */
     struct raft_mark mark;
+    uint64_t reset_index, reset_term; /* index not 0: before anything else, the log is void up to
+                                         here and goes on behind it */
     const struct raft_hard_state *hard_state; /* NULL: unchanged since the last request */
     const struct raft_entry *entries; /* replace everything from entries[0].index on; valid until
                                          the next call; the driver takes its own references */
@@ -148,6 +196,9 @@ struct raft_ready {
     size_t read_count;
     const struct raft_fetch *fetches;
     size_t fetch_count;
+    const uint64_t *snapshots; /* peers that need one; each is named once, until
+                                  raft_on_snapshot_sent */
+    size_t snapshot_count;
 };
 
 /* Collects what is to be done. False when there is nothing (then no raft_accept). */
@@ -159,14 +210,18 @@ void raft_accept(struct raft *r);
 /* ---- state ---- */
 
 enum raft_role raft_role(const struct raft *r);
-uint64_t raft_id(const struct raft *r);
 uint64_t raft_leader(const struct raft *r); /* 0: unknown */
 uint64_t raft_term(const struct raft *r);
 uint64_t raft_commit_index(const struct raft *r);
 uint64_t raft_last_index(const struct raft *r);
 uint64_t
 raft_persisted_index(const struct raft *r); /* own log, as far as it is known to be durable */
+/* The latest in the log, and the index of its entry. */
 const struct raft_config *raft_config(const struct raft *r);
+uint64_t raft_config_index(const struct raft *r);
+bool raft_is_member(const struct raft *r, uint64_t id);
+/* On a leader: is this peer so close behind that it may become a voter? */
+bool raft_is_caught_up(const struct raft *r, uint64_t id);
 
 /* The entry at an index that is above raft_on_applied's and at most raft_last_index; borrowed. */
 const struct raft_entry *raft_entry(const struct raft *r, uint64_t index);
@@ -182,7 +237,11 @@ uint64_t raft_leader_clock(const struct raft *r, uint64_t now_us);
 /* On a leader: is the lease valid now, and has the waiting-out ended? */
 bool raft_lease_valid(const struct raft *r, uint64_t now_us);
 
-enum raft_peer_state { RAFT_PROBE, RAFT_REPLICATE, RAFT_SNAPSHOT };
+enum raft_peer_state {
+    RAFT_PROBE,     /* where the logs agree is being found out */
+    RAFT_REPLICATE, /* appends follow each other without waiting */
+    RAFT_SNAPSHOT   /* nothing is appended: it is being sent a snapshot */
+};
 
 struct raft_peer_status {
     uint64_t id;
@@ -191,7 +250,8 @@ struct raft_peer_status {
     uint64_t match, next;
 };
 
-/* Fills at most KEEL_MEMBERS_MAX; returns how many (self included, with its own log as match). */
+/* The members; at most KEEL_MEMBERS_MAX; returns how many (self included if it is one, with its own
+ * log as match). */
 size_t raft_peers(const struct raft *r, struct raft_peer_status ret[KEEL_MEMBERS_MAX]);
 
 #endif

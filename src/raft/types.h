@@ -15,7 +15,7 @@
 enum raft_entry_kind {
     RAFT_ENTRY_NOOP = 0,    /* the first entry of a leader's term; no data */
     RAFT_ENTRY_COMMAND = 1, /* data is a command (src/command.h) */
-    RAFT_ENTRY_CONFIG = 2,  /* data is a configuration; reserved, see docs/format-wal.md */
+    RAFT_ENTRY_CONFIG = 2,  /* data is a configuration and what the driver adds (raft/config.h) */
 };
 
 struct raft_entry {
@@ -45,7 +45,10 @@ struct raft_mark {
     uint64_t index;
 };
 
-/* Voters of the old and, while joint, the new configuration, and learners. Sorted by id. */
+/* Voters of the new and, while joint, the old configuration, and learners: each list sorted by id,
+ * at most KEEL_MEMBERS_MAX members in all. A voter that is to become a learner is in old_voters and
+ * in learners while the configuration is joint. Empty: of a node that has joined and not been told
+ * yet. */
 struct raft_config {
     uint64_t voters[KEEL_MEMBERS_MAX];
     size_t voter_count;
@@ -115,6 +118,10 @@ struct raft_message {
             bool refused; /* not the leader (any more): ask again */
             uint64_t index;
         } read_reply;
+        struct {
+            bool renounced; /* the sender uses no lease in this term any more, and leases of earlier
+                               terms are over: who is elected in the next term need not wait */
+        } timeout_now;
     } u;
 };
 

@@ -58,7 +58,7 @@ struct wal_recovery {
     uint64_t first_index; /* of what can be read with wal_read; last_index + 1: nothing */
     uint64_t last_index;  /* of the log: its last entry, or the snapshot that it was reset to */
     uint64_t base_term;   /* term of entry store_applied (0 when not in the log) */
-    struct raft_entry *entries;       /* store_applied + 1 …, owned */
+    struct raft_entry *entries; /* store_applied + 1 …, owned */
     size_t count;
     bool tail_cut; /* a torn tail was cut at: */
     char cut_file[64];
