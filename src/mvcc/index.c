@@ -353,6 +353,45 @@ void index_init(struct mvcc_index *index)
     index->root = key_new(NULL, keel_slice_of(NULL, 0));
 }
 
+/* In front of its children; NULL behind the last one. */
+static struct mvcc_key *next_key(struct mvcc_key *key)
+{
+    struct mvcc_key *next = index_next_child(key, keel_slice_of(NULL, 0));
+
+    while (next == NULL && key->parent != NULL) {
+        next = index_next_child(key->parent, name_of(key));
+        key = key->parent;
+    }
+    return next;
+}
+
+static void clear_key(struct mvcc_key *key)
+{
+    if (key->count > 1)
+        free(key->revs.many.list);
+    key->revs.one = (struct mvcc_rev){ 0 };
+    key->count = 0;
+    key->live_from = 0;
+    key->ino = 0;
+    key->ctime_ns = 0;
+    if (key->dir == NULL)
+        return;
+    key->dir->mtime_ns = 0;
+    key->dir->entries = 0;
+    key->dir->subdirs = 0;
+    key->dir->dirty = false;
+}
+
+void index_clear(struct mvcc_index *index)
+{
+    struct mvcc_key *root = index->root;
+
+    for (struct mvcc_key *key = root; key != NULL; key = next_key(key))
+        clear_key(key);
+    free(index->inos.slots);
+    *index = (struct mvcc_index){ .root = root };
+}
+
 /* Puts a tree of children on the list of what is to be freed, which is linked by `parent`. */
 static struct mvcc_key *queue_push(struct mvcc_key *queue, struct mvcc_key *key)
 {

@@ -26,7 +26,7 @@ struct mvcc_rev {
 /* What a key that is or was a directory has in addition. */
 struct mvcc_dir {
     struct mvcc_key *key;
-    struct mvcc_key *children; /* root of the AA tree, keys that are not live included */
+    struct mvcc_key *children; /* root of the AA tree; live or not, with revisions or without */
     int64_t mtime_ns;
     uint32_t entries, subdirs; /* live ones */
     bool dirty;                /* times not handed to a checkpoint yet */
@@ -71,6 +71,8 @@ struct mvcc_index {
 
 void index_init(struct mvcc_index *index);
 void index_free(struct mvcc_index *index);
+/* Forgets all revisions; the keys stay, as keys without one. */
+void index_clear(struct mvcc_index *index);
 
 struct mvcc_key *index_child(const struct mvcc_key *dir, struct keel_slice name);
 /* The child of that name, made if there is none. dir must be or have been a directory. */

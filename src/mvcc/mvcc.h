@@ -76,7 +76,8 @@ struct mvcc *mvcc_close(struct mvcc *m); /* takes NULL, returns NULL */
 
 /* Everything from another kv (borrowed from now on) in the place of what is there: pending records
  * are dropped, no checkpoint may be out. Keys keep their addresses; one that the kv does not know
- * has no revision afterwards. On an error the mvcc can only be closed. */
+ * has no revision afterwards. KEEL_E_CORRUPT (also a kv without a format), KEEL_E_NEWER with
+ * ret_why: then the mvcc can only be closed. */
 int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size);
 
 /* ---- reading ---- */
@@ -101,7 +102,7 @@ struct keel_slice mvcc_name(const struct mvcc_key *key);
 void mvcc_path(const struct mvcc_key *key, struct keel_text *text);
 uint64_t mvcc_live_ino(const struct mvcc_key *key);        /* 0 when the key is not live */
 enum mvcc_kind mvcc_live_kind(const struct mvcc_key *key); /* of a live key: no store access */
-/* Of the newest kept record, be it a tombstone. */
+/* Of the newest kept record, be it a tombstone; 0.0 when none is kept. */
 struct mvcc_revision mvcc_mod_revision(const struct mvcc_key *key);
 
 /* The record of a key as of main revision `at` (0: now, changes of an open transaction included).

@@ -55,8 +55,10 @@ struct mvcc_key *mvcc_by_ino(const struct mvcc *m, uint64_t ino)
 struct mvcc_key *mvcc_child(const struct mvcc *m, const struct mvcc_key *dir,
                             struct keel_slice name)
 {
+    struct mvcc_key *key = index_child(dir, name);
+
     (void)m;
-    return index_child(dir, name);
+    return key != NULL && key->count > 0 ? key : NULL;
 }
 
 struct mvcc_key *mvcc_parent(const struct mvcc_key *key)
@@ -89,7 +91,8 @@ enum mvcc_kind mvcc_live_kind(const struct mvcc_key *key)
 
 struct mvcc_revision mvcc_mod_revision(const struct mvcc_key *key)
 {
-    KEEL_ASSERT(key->count > 0);
+    if (key->count == 0)
+        return (struct mvcc_revision){ 0 };
     const struct mvcc_rev *rev = &index_revs(key)[key->count - 1];
 
     return (struct mvcc_revision){ rev->main, rev->sub };

@@ -10,9 +10,6 @@
 
 enum { STATE_LEN = 56, FORMAT_LEN = 4 };
 
-static const char meta_format[] = "format";
-static const char meta_state[] = "state";
-
 /* ---- pending ---- */
 
 static void pending_add(struct pending *p, struct pending_entry entry)
@@ -136,19 +133,65 @@ static struct keel_buf *state_encode(const struct mvcc *m)
     return buf;
 }
 
-static int state_decode(struct mvcc *m, struct keel_slice value)
+int store_state_decode(struct keel_slice value, struct store_state *ret_state)
 {
     if (value.len != STATE_LEN)
         return KEEL_E_CORRUPT;
     if (get_le64(value.data + 48) != keel_hash64(keel_slice_of(value.data, 48)))
         return KEEL_E_CORRUPT;
-    m->applied_index = get_le64(value.data);
-    m->applied_term = get_le64(value.data + 8);
-    m->revision = get_le64(value.data + 16);
-    m->compact_revision = get_le64(value.data + 24);
-    m->hash.low = get_le64(value.data + 32);
-    m->hash.high = get_le64(value.data + 40);
+    ret_state->applied_index = get_le64(value.data);
+    ret_state->applied_term = get_le64(value.data + 8);
+    ret_state->revision = get_le64(value.data + 16);
+    ret_state->compact_revision = get_le64(value.data + 24);
+    ret_state->hash.low = get_le64(value.data + 32);
+    ret_state->hash.high = get_le64(value.data + 40);
     return 0;
+}
+
+uint32_t store_format_decode(struct keel_slice value)
+{
+    return value.len == FORMAT_LEN ? get_le32(value.data) : 0;
+}
+
+static int read_format(struct kv *kv, struct kv_read *read, char *ret_why, size_t why_size)
+{
+    struct keel_slice value;
+    int err = kv->ops->get(read, KV_META, keel_slice_str(STORE_META_FORMAT), &value);
+
+    if (err == KEEL_E_NOTFOUND) {
+        snprintf(ret_why, why_size, "the store has no format version");
+        return err;
+    }
+    if (err != 0) {
+        snprintf(ret_why, why_size, "cannot read the store: %s", keel_strerror(err));
+        return err;
+    }
+    uint32_t version = store_format_decode(value);
+
+    if (version > MVCC_FORMAT_VERSION) {
+        snprintf(ret_why, why_size, "the store has format version %u, this keelfs knows up to %u",
+                 version, (unsigned)MVCC_FORMAT_VERSION);
+        return KEEL_E_NEWER;
+    }
+    if (version > 0)
+        return 0;
+    snprintf(ret_why, why_size, "the store's format version is damaged");
+    return KEEL_E_CORRUPT;
+}
+
+int store_state_read(struct kv *kv, struct kv_read *read, struct store_state *ret_state,
+                     char *ret_why, size_t why_size)
+{
+    struct keel_slice value;
+    int err = read_format(kv, read, ret_why, why_size);
+
+    if (err != 0)
+        return err;
+    err = kv->ops->get(read, KV_META, keel_slice_str(STORE_META_STATE), &value);
+    if (err == 0 && store_state_decode(value, ret_state) == 0)
+        return 0;
+    snprintf(ret_why, why_size, "the store's applied state is damaged");
+    return KEEL_E_CORRUPT;
 }
 
 /* ---- opening ---- */
@@ -192,46 +235,34 @@ static int open_unformatted(struct mvcc *m, struct kv_read *read, char *ret_why,
     return 0;
 }
 
-static int open_existing(struct mvcc *m, struct kv_read *read, struct keel_slice format,
+static int open_existing(struct mvcc *m, struct kv_read *read, const struct store_state *state,
                          char *ret_why, size_t why_size)
 {
-    struct keel_slice state = keel_slice_of(NULL, 0);
-    uint32_t version = format.len == FORMAT_LEN ? get_le32(format.data) : 0;
-
-    if (version > MVCC_FORMAT_VERSION) {
-        snprintf(ret_why, why_size, "the store has format version %u, this keelfs knows up to %u",
-                 version, (unsigned)MVCC_FORMAT_VERSION);
-        return KEEL_E_NEWER;
-    }
-    int err = m->kv->ops->get(read, KV_META, keel_slice_str(meta_state), &state);
-
-    if (version == 0 || (err != 0 && err != KEEL_E_NOTFOUND) || state_decode(m, state) != 0) {
-        snprintf(ret_why, why_size, "the store's %s is damaged",
-                 version == 0 ? "format version" : "applied state");
-        return KEEL_E_CORRUPT;
-    }
-    m->durable_index = m->applied_index;
+    m->applied_index = state->applied_index;
+    m->applied_term = state->applied_term;
+    m->durable_index = state->applied_index;
+    m->revision = state->revision;
+    m->compact_revision = state->compact_revision;
+    m->hash = state->hash;
     return scan_store(m, read, ret_why, why_size);
 }
 
 int mvcc_open(struct kv *kv, struct mvcc **ret_mvcc, char *ret_why, size_t why_size)
 {
     struct mvcc *m = keel_calloc(1, sizeof *m);
-    struct keel_slice format;
+    struct store_state state;
 
     KEEL_ASSERT(why_size > 0);
     m->kv = kv;
     m->txn.m = m;
     index_init(&m->index);
     struct kv_read *read = kv->ops->read_begin(kv);
-    int err = kv->ops->get(read, KV_META, keel_slice_str(meta_format), &format);
+    int err = store_state_read(kv, read, &state, ret_why, why_size);
 
     if (err == 0)
-        err = open_existing(m, read, format, ret_why, why_size);
+        err = open_existing(m, read, &state, ret_why, why_size);
     else if (err == KEEL_E_NOTFOUND)
         err = open_unformatted(m, read, ret_why, why_size);
-    else
-        snprintf(ret_why, why_size, "cannot read the store: %s", keel_strerror(err));
     kv->ops->read_end(read);
     if (err != 0) {
         mvcc_close(m);
@@ -239,6 +270,26 @@ int mvcc_open(struct kv *kv, struct mvcc **ret_mvcc, char *ret_why, size_t why_s
     }
     *ret_mvcc = m;
     return 0;
+}
+
+int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size)
+{
+    struct store_state state;
+
+    KEEL_ASSERT(why_size > 0 && !m->is_out && !m->txn.open);
+    mvcc_read_end(m);
+    pending_clear(&m->now);
+    m->dirty_count = 0;
+    m->removed_count = 0;
+    index_clear(&m->index);
+    m->kv = kv;
+    struct kv_read *read = kv->ops->read_begin(kv);
+    int err = store_state_read(kv, read, &state, ret_why, why_size);
+
+    if (err == 0)
+        err = open_existing(m, read, &state, ret_why, why_size);
+    kv->ops->read_end(read);
+    return err == KEEL_E_NOTFOUND ? KEEL_E_CORRUPT : err;
 }
 
 struct mvcc *mvcc_close(struct mvcc *m)
@@ -330,8 +381,8 @@ static void batch_meta(const struct mvcc *m, struct kv_batch *batch)
     struct keel_buf *format = keel_buf_new(FORMAT_LEN);
 
     put_le32(format->data, MVCC_FORMAT_VERSION);
-    kv_batch_put(batch, KV_META, keel_slice_str(meta_format), format);
-    kv_batch_put(batch, KV_META, keel_slice_str(meta_state), state_encode(m));
+    kv_batch_put(batch, KV_META, keel_slice_str(STORE_META_FORMAT), format);
+    kv_batch_put(batch, KV_META, keel_slice_str(STORE_META_STATE), state_encode(m));
 }
 
 struct kv_batch *mvcc_checkpoint(struct mvcc *m, const struct keel_slice *meta_names,
@@ -343,8 +394,8 @@ struct kv_batch *mvcc_checkpoint(struct mvcc *m, const struct keel_slice *meta_n
     batch_records(batch, &m->now);
     batch_dirs(m, batch);
     for (size_t i = 0; i < meta_count; i++) {
-        KEEL_ASSERT(!keel_slice_equal(meta_names[i], keel_slice_str(meta_format)) &&
-                    !keel_slice_equal(meta_names[i], keel_slice_str(meta_state)));
+        KEEL_ASSERT(!keel_slice_equal(meta_names[i], keel_slice_str(STORE_META_FORMAT)) &&
+                    !keel_slice_equal(meta_names[i], keel_slice_str(STORE_META_STATE)));
         kv_batch_put(batch, KV_META, meta_names[i], keel_buf_ref(meta_values[i]));
     }
     batch_meta(m, batch);

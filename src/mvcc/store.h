@@ -65,6 +65,26 @@ void store_dir_encode(const struct mvcc_dir *dir, uint8_t ret_value[DIR_VALUE_LE
 int store_dir_decode(uint64_t ino, struct keel_slice value, int64_t *ret_mtime_ns,
                      int64_t *ret_ctime_ns);
 
+/* ---- what KV_META says of the store ---- */
+
+#define STORE_META_FORMAT "format"
+#define STORE_META_STATE "state"
+
+struct store_state {
+    uint64_t applied_index, applied_term;
+    uint64_t revision, compact_revision;
+    struct keel_hash128 hash;
+};
+
+/* The format version; 0: damaged. */
+uint32_t store_format_decode(struct keel_slice value);
+/* KEEL_E_CORRUPT. */
+int store_state_decode(struct keel_slice value, struct store_state *ret_state);
+/* Format checked, state decoded. KEEL_E_NOTFOUND: there is no format; KEEL_E_CORRUPT, KEEL_E_NEWER,
+ * or the kv's error. */
+int store_state_read(struct kv *kv, struct kv_read *read, struct store_state *ret_state,
+                     char *ret_why, size_t why_size);
+
 /* ---- scan.c ---- */
 
 /* Rebuilds the index; m->revision and the other numbers of the stored state are there, m->hash is
