@@ -18,6 +18,7 @@
 #include "err.h"
 #include "hash.h"
 #include "log.h"
+#include "mountinfo.h"
 
 enum {
     IDENTITY_VERSION = 1,
@@ -196,61 +197,6 @@ uint64_t identity_node_id(const char *token, const char *name)
 
 /* ---- mounts ---- */
 
-struct mount_line {
-    unsigned major, minor;
-    char point[KEEL_PATH_MAX + 1], type[64], source[256];
-};
-
-/* Octal escapes of /proc/self/mountinfo. */
-static void unescape(char *s)
-{
-    char *to = s;
-
-    for (; *s != '\0'; s++) {
-        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] && s[3]) {
-            *to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
-            s += 3;
-        } else {
-            *to++ = *s;
-        }
-    }
-    *to = '\0';
-}
-
-static bool parse_mount(const char *line, struct mount_line *ret)
-{
-    const char *dash = strstr(line, " - ");
-
-    if (dash == NULL ||
-        sscanf(line, "%*d %*d %u:%u %*s %4095s", &ret->major, &ret->minor, ret->point) != 3 ||
-        sscanf(dash, " - %63s %255s", ret->type, ret->source) != 2)
-        return false;
-    unescape(ret->point);
-    unescape(ret->source);
-    return true;
-}
-
-/* Calls fn for each mount; stops at non-zero. Never touches a mount. */
-static int each_mount(int (*fn)(void *arg, const struct mount_line *m), void *arg)
-{
-    FILE *file = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t size = 0;
-    int result = 0;
-
-    if (file == NULL)
-        return 0;
-    while (result == 0 && getline(&line, &size, file) > 0) {
-        struct mount_line m;
-
-        if (parse_mount(line, &m))
-            result = fn(arg, &m);
-    }
-    free(line);
-    fclose(file);
-    return result;
-}
-
 static void abort_connection(unsigned minor)
 {
     char path[64];
@@ -271,7 +217,7 @@ struct mount_search {
     int found; /* 1: a dead mount of our own was cleared; KEEL_E_BUSY: another keelfs */
 };
 
-static int look_at_mount(void *arg, const struct mount_line *m)
+static int look_at_mount(void *arg, const struct mountinfo *m)
 {
     struct mount_search *search = arg;
 
@@ -283,7 +229,7 @@ static int look_at_mount(void *arg, const struct mount_line *m)
     }
     /* Ours, and we hold the lock of the data directory: nobody serves it any more. */
     log_warning("clearing the dead mount of this node on %s", m->point);
-    abort_connection(m->minor);
+    abort_connection(minor(m->dev));
     if (umount2(m->point, MNT_DETACH | UMOUNT_NOFOLLOW) != 0)
         log_warning("cannot unmount %s: %s", m->point, strerror(errno));
     search->found = 1;
@@ -302,23 +248,31 @@ static void absolute_path(const char *path, char ret[KEEL_PATH_MAX + 1])
         ret[len - 1] = '\0';
 }
 
+/* No keelfs but a dead one of this node may be mounted on `point`, and that one is cleared. */
+static int clear_mount(const char *point, const char *source, char *ret_why, size_t why_size)
+{
+    struct mount_search search = { .point = point, .source = source };
+
+    do {
+        search.found = 0;
+        mountinfo_each(NULL, look_at_mount, &search);
+    } while (search.found == 1);
+    if (search.found == KEEL_E_BUSY)
+        snprintf(ret_why, why_size, "another keelfs is mounted on %s: unmount it first", point);
+    return search.found;
+}
+
 int mount_point_prepare(const char *path, const char *source, char ret_path[KEEL_PATH_MAX + 1],
                         char *ret_why, size_t why_size)
 {
     char absolute[KEEL_PATH_MAX + 1], real[PATH_MAX];
-    struct mount_search search = { .source = source };
     struct stat st;
 
     absolute_path(path, absolute);
-    search.point = absolute;
-    do {
-        search.found = 0;
-        each_mount(look_at_mount, &search);
-    } while (search.found == 1);
-    if (search.found == KEEL_E_BUSY) {
-        snprintf(ret_why, why_size, "another keelfs is mounted on %s: unmount it first", absolute);
-        return KEEL_E_BUSY;
-    }
+    int err = clear_mount(absolute, source, ret_why, why_size);
+
+    if (err != 0)
+        return err;
     if (realpath(absolute, real) == NULL || stat(real, &st) != 0) {
         snprintf(ret_why, why_size, "the mount point %s cannot be used: %s%s", path,
                  strerror(errno), errno == ENOENT ? " (create it: mkdir -p)" : "");
@@ -329,15 +283,14 @@ int mount_point_prepare(const char *path, const char *source, char ret_path[KEEL
         return KEEL_E_NOTDIR;
     }
     snprintf(ret_path, KEEL_PATH_MAX + 1, "%s", real);
-    return 0;
+    return strcmp(real, absolute) != 0 ? clear_mount(real, source, ret_why, why_size) : 0;
 }
 
-static int same_device(void *arg, const struct mount_line *m)
+static int same_device(void *arg, const struct mountinfo *m)
 {
     const struct stat *st = arg;
 
-    return strncmp(m->source, "keelfs:", 7) == 0 && major(st->st_dev) == m->major &&
-           minor(st->st_dev) == m->minor;
+    return strncmp(m->source, "keelfs:", 7) == 0 && st->st_dev == m->dev;
 }
 
 int data_dir_check_place(const char *dir, const char *mount_point, char *ret_why, size_t why_size)
@@ -357,7 +310,7 @@ int data_dir_check_place(const char *dir, const char *mount_point, char *ret_why
                  dir, mount_point);
         return KEEL_E_INVALID;
     }
-    if (each_mount(same_device, &st) != 0) {
+    if (mountinfo_each(NULL, same_device, &st) != 0) {
         snprintf(ret_why, why_size, "%s lies on a keelfs mount: put it on a local disk", dir);
         return KEEL_E_INVALID;
     }
@@ -368,13 +321,13 @@ int own_files_check_place(char *ret_why, size_t why_size)
 {
     struct stat program, log;
 
-    if (stat("/proc/self/exe", &program) == 0 && each_mount(same_device, &program) != 0) {
+    if (stat("/proc/self/exe", &program) == 0 && mountinfo_each(NULL, same_device, &program) != 0) {
         snprintf(ret_why, why_size,
                  "this program lies on a keelfs mount: without a quorum it could not run on; put a "
                  "copy on a local disk");
         return KEEL_E_INVALID;
     }
-    if (fstat(STDERR_FILENO, &log) == 0 && each_mount(same_device, &log) != 0) {
+    if (fstat(STDERR_FILENO, &log) == 0 && mountinfo_each(NULL, same_device, &log) != 0) {
         snprintf(ret_why, why_size,
                  "the log (standard error) goes to a file on a keelfs mount: a node that writes it "
                  "could wait for itself; put it on a local disk");

@@ -48,6 +48,7 @@ PARTS = [
     ("replica", r"replica(_\w+)?\.[ch]"),
     ("log", r"log\.[ch]"),
     ("base", r"(arena|buf|bytes|check|err|hash|heap|keel_limits|list|rng)\.[ch]"),
+    ("mountinfo", r"mountinfo\.[ch]"),
     ("outside", r"(data_dir|worker|lookout|options|config)\.[ch]"),
     ("root", r"(node(_\w+)?|keelfs)\.[ch]"),
 ]
@@ -73,8 +74,9 @@ MAY_INCLUDE = {
         "apply.h", "change.h", "env.h", "lease/lease.h", "mvcc/mvcc.h", "peer/message.h",
         "raft/raft.h", "raft/types.h", "wal/wal.h",
     },
-    "fs": SHARED | COMMAND | {"log.h", "mvcc/mvcc.h", "replica.h", "change.h"},
-    "outside": SHARED | {"log.h"},
+    "fs": SHARED | COMMAND | {"log.h", "mountinfo.h", "mvcc/mvcc.h", "replica.h", "change.h"},
+    "mountinfo": SHARED,
+    "outside": SHARED | {"log.h", "mountinfo.h"},
 }
 
 # System and library headers of a part; a part that is not named has PURE_SYSTEM.
@@ -88,7 +90,7 @@ MAY_USE_LIBRARY = {
     "fs": UV | FUSE,
     "outside": UV | {"ini.h"},
 }
-NOT_PURE = {"kv_lmdb", "disk_posix", "peer", "fs", "log", "outside"}
+NOT_PURE = {"kv_lmdb", "disk_posix", "peer", "fs", "log", "mountinfo", "outside"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 

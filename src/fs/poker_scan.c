@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "mountinfo.h"
 
 enum { SCAN_MS_MAX = 250, MINOR_BITS = 20 };
 
@@ -44,25 +45,33 @@ static void found(struct poker_scan *scan, uint64_t ino)
     scan->inos[scan->count++] = ino;
 }
 
+struct mount_question {
+    unsigned device, mount_id;
+    bool foreign;
+};
+
+static unsigned kernel_device(dev_t dev)
+{
+    return major(dev) << MINOR_BITS | minor(dev);
+}
+
+static int ask_mount(void *arg, const struct mountinfo *info)
+{
+    struct mount_question *question = arg;
+
+    if (info->id == question->mount_id)
+        question->foreign = kernel_device(info->dev) != question->device;
+    return info->id == question->mount_id;
+}
+
 /* Is the mount with this id another filesystem's for certain? One that this namespace doesn't have
  * may be ours. */
 static bool mount_is_foreign(unsigned device, unsigned mount_id)
 {
-    FILE *file = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t capacity = 0;
-    bool foreign = false;
+    struct mount_question question = { .device = device, .mount_id = mount_id };
 
-    while (file && getline(&line, &capacity, file) > 0) {
-        unsigned id, major_number, minor_number;
-
-        if (sscanf(line, "%u %*u %u:%u", &id, &major_number, &minor_number) == 3 && id == mount_id)
-            foreign = (major_number << MINOR_BITS | minor_number) != device;
-    }
-    free(line);
-    if (file)
-        fclose(file);
-    return foreign;
+    mountinfo_each(NULL, ask_mount, &question);
+    return question.foreign;
 }
 
 /* Numbers are hexadecimal. A mark is on an inode, on a mount (fanotify), or on a whole filesystem
@@ -152,8 +161,7 @@ static bool sees_all_processes(void)
 
 void poker_scan(dev_t dev, struct poker_scan *ret_scan)
 {
-    struct poker_scan scan = { .device = major(dev) << MINOR_BITS | minor(dev),
-                               .started_ms = now_ms() };
+    struct poker_scan scan = { .device = kernel_device(dev), .started_ms = now_ms() };
     DIR *proc = opendir("/proc");
     struct dirent *entry;
 

@@ -14,8 +14,8 @@
 #include "check.h"
 #include "err.h"
 #include "fs/fs_internal.h"
-#include "fs/mountinfo.h"
 #include "log.h"
+#include "mountinfo.h"
 
 enum { MAX_WRITE = 1 << 20, MAX_BACKGROUND = 1024, CONGESTION = 768 };
 
@@ -227,41 +227,6 @@ static struct fs *fs_new(uv_loop_t *loop, struct replica *replica, const struct 
     return fs;
 }
 
-static bool find_mount(const char *mount_point, struct mountinfo *ret_info)
-{
-    FILE *table = fopen("/proc/self/mountinfo", "re");
-    bool found = table != NULL && mountinfo_find(table, mount_point, ret_info);
-
-    if (table != NULL)
-        fclose(table);
-    return found;
-}
-
-static int check_mount_point(const struct fs *fs, char *ret_why, size_t why_size)
-{
-    const char *where = fs->options.mount_point;
-    struct mountinfo info;
-    struct stat st;
-
-    if (where[0] != '/') {
-        snprintf(ret_why, why_size, "mount point %s: give an absolute path", where);
-        return KEEL_E_INVALID;
-    }
-    if (find_mount(where, &info) && strncmp(info.source, "keelfs:", 7) == 0) {
-        snprintf(ret_why, why_size,
-                 "mount point %s: %s is mounted there already; unmount it, or choose another "
-                 "directory",
-                 where, info.source);
-        return KEEL_E_BUSY;
-    }
-    if (stat(where, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        snprintf(ret_why, why_size, "mount point %s: %s; create the directory first", where,
-                 errno != 0 && errno != ENOTDIR ? strerror(errno) : "not a directory");
-        return KEEL_E_NOTDIR;
-    }
-    return 0;
-}
-
 /* libfuse splits options at commas. */
 static void append_escaped(struct keel_text *text, const char *s)
 {
@@ -299,11 +264,6 @@ static int mount_session(struct fs *fs, char *ret_why, size_t why_size)
 {
     static const struct fuse_custom_io io = { .writev = device_writev, .read = device_read };
 
-    errno = 0;
-    int err = check_mount_point(fs, ret_why, why_size);
-
-    if (err != 0)
-        return err;
     fs->session = new_session(fs);
     if (fs->session == NULL) {
         snprintf(ret_why, why_size, "mount options \"%s\": not understood by FUSE",
@@ -338,7 +298,7 @@ static void serve(struct fs *fs)
     fs->open_handles = 2;
     fs->mounted = true;
     uv_poll_start(&fs->poll, UV_READABLE, on_readable);
-    if (find_mount(fs->options.mount_point, &info)) {
+    if (mountinfo_find(NULL, fs->options.mount_point, &info)) {
         fs->dev = info.dev;
         start_poker(fs);
     } else

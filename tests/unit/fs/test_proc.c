@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "fs/mountinfo.h"
 #include "fs/proc.h"
+#include "mountinfo.h"
 
 static void only_sigkill_pending_for_the_thread_is_fatal(void **state)
 {
@@ -132,6 +132,8 @@ static void topmost_mount_is_found_with_its_device_and_source(void **state)
     (void)state;
     assert_true(find_in(table, "/mnt/a b", &info));
     assert_int_equal(minor(info.dev), 39);
+    assert_int_equal(info.id, 41);
+    assert_string_equal(info.point, "/mnt/a b");
     assert_string_equal(info.source, "keelfs:c d/n1");
     assert_true(find_in(table, "/mnt/other", &info));
     assert_string_equal(info.source, "none");
@@ -149,6 +151,35 @@ static void lines_that_are_no_mounts_are_passed_over(void **state)
     assert_false(find_in("1 2 3:4 / /m rw - t\n", "/m", &info));
 }
 
+static int stop_at_forty_one(void *arg, const struct mountinfo *info)
+{
+    (*(int *)arg)++;
+    return info->id == 41 ? -7 : 0;
+}
+
+static void walk_through_the_mounts_ends_at_the_first_result(void **state)
+{
+    static char text[] = "40 1 0:1 / /a rw - t s rw\n41 1 0:2 / /b rw - t s rw\n"
+                         "42 1 0:3 / /c rw - t s rw\n";
+    FILE *table = fmemopen(text, sizeof text - 1, "r");
+    int calls = 0;
+
+    (void)state;
+    assert_non_null(table);
+    assert_int_equal(mountinfo_each(table, stop_at_forty_one, &calls), -7);
+    assert_int_equal(calls, 2);
+    fclose(table);
+}
+
+static void escapes_that_are_not_octal_stay(void **state)
+{
+    struct mountinfo info;
+
+    (void)state;
+    assert_true(find_in("1 2 3:4 / /m\\089 rw - t s rw\n", "/m\\089", &info));
+    assert_true(find_in("1 2 3:4 / /m\\134x rw - t s rw\n", "/m\\x", &info));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +191,8 @@ int main(void)
         cmocka_unit_test(descriptors_are_told_by_their_links),
         cmocka_unit_test(link_below_the_mount_point_must_be_the_path_itself),
         cmocka_unit_test(topmost_mount_is_found_with_its_device_and_source),
+        cmocka_unit_test(walk_through_the_mounts_ends_at_the_first_result),
+        cmocka_unit_test(escapes_that_are_not_octal_stay),
         cmocka_unit_test(lines_that_are_no_mounts_are_passed_over),
     };
 
