@@ -177,10 +177,12 @@ static uint8_t *put_list(uint8_t *p, const uint64_t *ids, size_t count)
 struct keel_buf *raft_config_encode(const struct raft_config *config, struct keel_slice rest)
 {
     size_t ids = config->voter_count + config->old_voter_count + config->learner_count;
-    struct keel_buf *buf = keel_buf_new(CONFIG_HEAD_BYTES + 8 * ids + rest.len);
-    uint8_t *p = buf->data;
+    struct keel_buf *buf;
+    uint8_t *p;
 
     KEEL_ASSERT(raft_config_valid(config));
+    buf = keel_buf_new(CONFIG_HEAD_BYTES + 8 * ids + rest.len);
+    p = buf->data;
     *p++ = CONFIG_VERSION;
     *p++ = (uint8_t)config->voter_count;
     *p++ = (uint8_t)config->old_voter_count;
