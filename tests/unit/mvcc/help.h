@@ -7,6 +7,8 @@
 
 #include "err.h"
 #include "mvcc/mvcc.h"
+#include "mvcc/snapshot.h"
+#include "rng.h"
 
 /* A directory of its own under $TMPDIR or /tmp, and its end with everything in it (one level). */
 void help_dir_new(char *ret_dir, size_t size);
@@ -29,5 +31,17 @@ struct mvcc_key *help_mkdir(struct mvcc *m, const char *path);
 void help_delete(struct mvcc *m, const char *path);
 /* The content of a path at a revision as a string, "(none)" when it is absent; static. */
 const char *help_read(struct mvcc *m, const char *path, uint64_t at);
+
+/* One transaction of up to three operations that are allowed, on few names. */
+void help_random_entry(struct mvcc *m, struct keel_rng *rng);
+/* Every answer that mvcc gives about those names, at every revision, is the same. */
+void help_assert_same(struct mvcc *a, struct mvcc *b);
+/* Byte for byte. */
+void help_assert_same_tables(struct kv *a, struct kv *b);
+
+/* The whole stream of a kv. */
+struct keel_buf *help_snapshot(struct kv *kv, struct snapshot_info *ret_info);
+/* Into a kv that is empty, in pieces of random sizes. */
+void help_install(struct keel_buf *stream, struct kv *kv, struct keel_rng *rng);
 
 #endif
