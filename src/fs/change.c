@@ -1,6 +1,7 @@
 /* What apply has changed, as far as this mount has to know: files that go while they are known
  * here, and names that come to be where this node has a file that is not committed yet. Everything
- * else is asked for anew each time. */
+ * else is asked for anew each time; that is why a snapshot in the place of the whole state is no
+ * more to it than the changes that it comes to. */
 #include <string.h>
 
 #include "check.h"
@@ -102,4 +103,13 @@ void fs_changed(struct fs *fs, const struct keel_change *change)
     }
     if (!is_no_news(fs, change) && fs->poker != NULL)
         poker_change(fs->poker, change);
+}
+
+/* Keys stay where they are, and views, listings and pinned content name revisions that every later
+ * state has too. But the steps of a walk are checked by what a key has now, and between two of them
+ * a key may have gone and come back. */
+void fs_reloaded(struct fs *fs)
+{
+    fs_walks_free(fs->walks);
+    fs->walks = fs_walks_new();
 }

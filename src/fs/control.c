@@ -1,6 +1,8 @@
-/* The files of /@keel: which there are, and what status and members say. Answered from local state
- * without a barrier, so that they can be read when there is no quorum. */
+/* The files of /@keel: which there are, what status and members say, and the grammar of what is
+ * written to members. Answered from local state without a barrier, so that they can be read when
+ * there is no quorum. */
 #include <inttypes.h>
+#include <string.h>
 #include <time.h>
 
 #include "check.h"
@@ -12,6 +14,7 @@ enum { NS_PER_US = 1000, NS_PER_S = 1000000000 };
 const struct control_entry control_entries[] = {
     { "status", CONTROL_STATUS, 0444 },
     { "members", CONTROL_MEMBERS, 0444 },
+    { "transfer", CONTROL_TRANSFER, 0200 },
     { NULL, CONTROL_NONE, 0 },
 };
 
@@ -82,13 +85,19 @@ static void quorum_text(struct keel_text *text, struct replica *r,
 static void raft_text(struct keel_text *text, struct replica *r,
                       const struct replica_status *status)
 {
-    keel_text_printf(text, "role: %s\nleader: ", role_name(status->role));
+    keel_text_printf(
+        text, "role: %s\nleader: ", replica_is_removed(r) ? "removed" : role_name(status->role));
     member_name(text, r, status->leader);
     keel_text_printf(text,
                      "\nterm: %" PRIu64 "\ncommit_index: %" PRIu64 "\napplied_index: %" PRIu64,
                      status->term, status->commit_index, status->applied_index);
-    keel_text_printf(text, "\nlast_index: %" PRIu64 "\npersisted_index: %" PRIu64 "\n",
-                     status->last_index, status->persisted_index);
+    keel_text_printf(text, "\nfirst_index: %" PRIu64 "\nlast_index: %" PRIu64, status->first_index,
+                     status->last_index);
+    keel_text_printf(text, "\npersisted_index: %" PRIu64 "\njoint: %s\n", status->persisted_index,
+                     status->joint ? "yes" : "no");
+    keel_text_printf(text, "snapshots_sent: %" PRIu64 "\nsnapshots_installed: %" PRIu64,
+                     status->snapshots_sent, status->snapshots_installed);
+    keel_text_printf(text, "\nreceiving_snapshot: %s\n", status->receiving_snapshot ? "yes" : "no");
 }
 
 static void store_text(struct keel_text *text, struct mvcc *m)
@@ -204,8 +213,81 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
     case CONTROL_MEMBERS:
         members_text(r, info, text);
         break;
+    case CONTROL_TRANSFER:
+        break; /* has nothing to say */
     case CONTROL_NONE:
     case CONTROL_ROOT:
         KEEL_ASSERT(false && "not a file");
     }
+}
+
+/* ---- what is written ---- */
+
+bool control_is_writable(enum control_file file)
+{
+    return file == CONTROL_MEMBERS || file == CONTROL_TRANSFER;
+}
+
+enum { CHANGE_WORDS = 4 };
+
+static bool parse_addition(char *const *words, size_t count, const struct fs_node_info *info,
+                           struct keel_member_change *ret_change)
+{
+    bool voter = count == 4 && strcmp(words[3], "voter") == 0;
+
+    if ((count != 3 && !voter) || !info->member_ok(info->arg, words[1], words[2]))
+        return false;
+    *ret_change = (struct keel_member_change){
+        .verb = voter ? MEMBER_ADD_VOTER : MEMBER_ADD,
+        .name = words[1],
+        .address = words[2],
+    };
+    return true;
+}
+
+/* A line without words is no change, and not wrong either: its verb stays 0. */
+static bool parse_change(char *line, const struct fs_node_info *info,
+                         struct keel_member_change *ret_change)
+{
+    char *words[CHANGE_WORDS + 1], *save = NULL;
+    size_t count = 0;
+
+    for (char *word = strtok_r(line, " \t", &save); word != NULL && count <= CHANGE_WORDS;
+         word = strtok_r(NULL, " \t", &save))
+        words[count++] = word;
+    *ret_change = (struct keel_member_change){ 0 };
+    if (count == 0)
+        return true;
+    if (strcmp(words[0], "add") == 0)
+        return parse_addition(words, count, info, ret_change);
+    if (strcmp(words[0], "remove") == 0)
+        ret_change->verb = MEMBER_REMOVE;
+    else if (strcmp(words[0], "promote") == 0)
+        ret_change->verb = MEMBER_PROMOTE;
+    if (count != 2 || ret_change->verb == 0)
+        return false;
+    ret_change->name = words[1];
+    return true;
+}
+
+int control_parse_changes(char *text, const struct fs_node_info *info,
+                          struct keel_member_change ret_changes[KEEL_MEMBERS_MAX],
+                          size_t *ret_count)
+{
+    struct keel_member_change change;
+    char *save = NULL;
+    size_t count = 0;
+
+    for (char *line = strtok_r(text, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        if (!parse_change(line, info, &change))
+            return KEEL_E_INVALID;
+        if (change.verb == 0)
+            continue;
+        if (count == KEEL_MEMBERS_MAX)
+            return KEEL_E_INVALID;
+        ret_changes[count++] = change;
+    }
+    *ret_count = count;
+    return count > 0 ? 0 : KEEL_E_INVALID;
 }

@@ -24,13 +24,15 @@ struct fs_options {
     uint64_t request_timeout_us;
 };
 
-/* What only the node knows, for @keel/status and @keel/members. */
+/* What only the node knows, for the files of /@keel. */
 struct fs_node_info {
     void *arg;
     /* Appends the "name: value" lines of @keel/status that the replica can't tell
      * (db_size …). */
     void (*status)(void *arg, struct keel_text *text);
     bool (*peer_connected)(void *arg, uint64_t peer);
+    /* Could this be a member's name, and HOST:PORT? */
+    bool (*member_ok)(void *arg, const char *name, const char *address);
 };
 
 /* Mounts and starts serving on the loop. On an error ret_why says what failed and what to do.
@@ -41,6 +43,8 @@ int fs_mount(uv_loop_t *loop, struct replica *replica, const struct fs_options *
 /* From env: a change has been applied; a lease kept by this mount is lost. */
 void fs_changed(struct fs *fs, const struct keel_change *change);
 void fs_lease_lost(struct fs *fs, uint64_t lease);
+/* The whole state has been replaced, and the differences have been told by fs_changed. */
+void fs_reloaded(struct fs *fs);
 
 /* Answers all waiting requests with ETIMEDOUT, ends the poker, unmounts in a child process while
  * the loop goes on serving (lazily when busy), then calls done once from the loop. */

@@ -5,6 +5,7 @@
 
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
+#include <linux/fuse.h>
 
 #include "fs/fs.h"
 #include "fs/handle.h"
@@ -208,6 +209,10 @@ void request_propose(struct fs_request *rq, Keel__Command *command, struct keel_
                      fs_step step);
 /* Behind everything that this node has proposed so far. */
 void request_fence(struct fs_request *rq, fs_step step);
+/* One change of the configuration; done once it is in force. */
+void request_change_members(struct fs_request *rq, const struct keel_member_change *changes,
+                            size_t count, fs_step step);
+void request_transfer(struct fs_request *rq, uint64_t to, fs_step step); /* 0: to anybody */
 
 /* The answers; each frees the request. */
 void request_answer(struct fs_request *rq, int err);
@@ -350,6 +355,11 @@ static inline bool node_is_keel(const struct fs_node *node)
     return node->view != NULL && node->view->kind == VIEW_KEEL;
 }
 
+/* ---- removed.c: a node that is no member any more ---- */
+
+/* Answers what came in with EIO if it asks for more than /@keel, df, or to let go. */
+bool removed_refuses(struct fs *fs, const struct fuse_in_header *in);
+
 /* ---- op_*.c: the operations ---- */
 
 struct fs_node *op_node(struct fs *fs, fuse_ino_t ino); /* NULL: unknown */
@@ -359,5 +369,7 @@ void op_directories(struct fuse_lowlevel_ops *ops);
 void op_opening(struct fuse_lowlevel_ops *ops);
 void op_content(struct fuse_lowlevel_ops *ops);
 void op_closing(struct fuse_lowlevel_ops *ops);
+/* A write to a file of /@keel. */
+void control_write(fuse_req_t req, struct fs_node *node, struct keel_slice bytes);
 
 #endif

@@ -149,6 +149,10 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t si
         answer_error(req, node == NULL ? KEEL_E_STALE : KEEL_E_PERM);
         return;
     }
+    if (node_is_keel(node)) {
+        control_write(req, node, keel_slice_of(data, size));
+        return;
+    }
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
     struct fs_handle *h = fs_handle_of(fi);
     struct keel_slice piece = keel_slice_of(data, size);

@@ -246,6 +246,31 @@ void request_propose(struct fs_request *rq, Keel__Command *command, struct keel_
     wait(rq, step);
 }
 
+void request_change_members(struct fs_request *rq, const struct keel_member_change *changes,
+                            size_t count, fs_step step)
+{
+    int err = may_wait(rq);
+
+    if (err != 0) {
+        step(rq, err, NULL);
+        return;
+    }
+    replica_change_members(rq->fs->replica, &rq->call, changes, count);
+    wait(rq, step);
+}
+
+void request_transfer(struct fs_request *rq, uint64_t to, fs_step step)
+{
+    int err = may_wait(rq);
+
+    if (err != 0) {
+        step(rq, err, NULL);
+        return;
+    }
+    replica_transfer_to(rq->fs->replica, &rq->call, to);
+    wait(rq, step);
+}
+
 /* A no-op stands in the log for what was cancelled, and its result says so; here it is what was
  * asked for. */
 static void fenced(struct fs_request *rq, int err, const struct command_result *result)

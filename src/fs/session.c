@@ -121,7 +121,8 @@ static void on_readable(uv_poll_t *poll, int status, int events)
             session_ended(fs);
             return;
         }
-        fuse_session_process_buf(fs->session, &fs->buf);
+        if (!removed_refuses(fs, fs->buf.mem))
+            fuse_session_process_buf(fs->session, &fs->buf);
         if (fuse_session_exited(fs->session)) {
             session_ended(fs);
             return;

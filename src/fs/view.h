@@ -44,7 +44,13 @@ int xattr_set_error(const char *name);
 
 /* The files of /@keel. control_find looks in there; CONTROL_ROOT is the directory itself, for the
  * caller's use. */
-enum control_file { CONTROL_NONE, CONTROL_ROOT, CONTROL_STATUS, CONTROL_MEMBERS };
+enum control_file {
+    CONTROL_NONE,
+    CONTROL_ROOT,
+    CONTROL_STATUS,
+    CONTROL_MEMBERS, /* root writes changes to it */
+    CONTROL_TRANSFER /* only to be written */
+};
 
 struct control_entry {
     const char *name;
@@ -57,5 +63,13 @@ extern const struct control_entry control_entries[];
 enum control_file control_find(struct keel_slice name);
 void control_text(enum control_file file, struct replica *r, const struct fs_options *options,
                   const struct fs_node_info *info, struct keel_text *text);
+
+bool control_is_writable(enum control_file file);
+/* What is written to /@keel/members, a change a line: "add NAME HOST:PORT [voter]", "remove NAME",
+ * "promote NAME". The text is cut up, and the changes point into it; additions have no id yet.
+ * KEEL_E_INVALID: anything else, nothing, or more than KEEL_MEMBERS_MAX. */
+int control_parse_changes(char *text, const struct fs_node_info *info,
+                          struct keel_member_change ret_changes[KEEL_MEMBERS_MAX],
+                          size_t *ret_count);
 
 #endif

@@ -23,6 +23,7 @@ struct replica {
     struct replica_status status;
     uint64_t now_us;
     uint64_t lease, lease_ms; /* the only one that there is */
+    bool removed;
 };
 
 struct mvcc *replica_mvcc(const struct replica *r)
@@ -49,6 +50,11 @@ void replica_status(const struct replica *r, struct replica_status *ret_status)
 uint64_t replica_now_us(const struct replica *r)
 {
     return r->now_us;
+}
+
+bool replica_is_removed(const struct replica *r)
+{
+    return r->removed;
 }
 
 int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms)
@@ -480,6 +486,8 @@ static void status_tells_the_node_and_its_place_in_the_cluster(void **state)
     expect_line(w, "session", "5");
     expect_line(w, "waiting_writes", "2");
     expect_line(w, "waiting_reads", "0");
+    expect_line(w, "joint", "no");
+    expect_line(w, "receiving_snapshot", "no");
     expect_line(w, "db_size", "4096");
     snprintf(hash, sizeof hash, "%016llx%016llx at 1",
              (unsigned long long)mvcc_state_hash(w->r.mvcc).high,
@@ -509,6 +517,28 @@ static void status_tells_since_when_there_is_no_quorum(void **state)
     assert_non_null(strptime(at, "\nquorum: no since %Y-%m-%dT%H:%M:%S", &tm));
     /* A minute before it was asked for, however long that took. */
     assert_in_range(timegm(&tm), before - 61, time(NULL) - 60);
+}
+
+static void status_tells_of_changes_of_members_and_of_snapshots(void **state)
+{
+    struct world *w = *state;
+    const struct fs_node_info info = { 0 };
+
+    w->r.removed = true;
+    w->r.status.role = RAFT_FOLLOWER;
+    w->r.status.quorum = true;
+    w->r.status.joint = true;
+    w->r.status.receiving_snapshot = true;
+    w->r.status.snapshots_sent = 3;
+    w->r.status.snapshots_installed = 4;
+    w->r.status.first_index = 17;
+    control_text(CONTROL_STATUS, &w->r, &options, &info, &w->text);
+    expect_line(w, "role", "removed");
+    expect_line(w, "joint", "yes");
+    expect_line(w, "receiving_snapshot", "yes");
+    expect_line(w, "snapshots_sent", "3");
+    expect_line(w, "snapshots_installed", "4");
+    expect_line(w, "first_index", "17");
 }
 
 static void a_leader_tells_how_far_the_members_are(void **state)
@@ -555,8 +585,99 @@ static void control_files_are_found_by_name(void **state)
     assert_int_equal(control_find(keel_slice_str("status2")), CONTROL_NONE);
     for (const struct control_entry *e = control_entries; e->name != NULL; e++) {
         assert_int_equal(control_find(keel_slice_str(e->name)), e->file);
-        assert_int_equal(e->mode, 0444);
+        assert_int_equal(e->mode, e->file == CONTROL_TRANSFER ? 0200 : 0444);
+        assert_int_equal(e->mode & 022, 0);
     }
+}
+
+/* ---- what is written to members ---- */
+
+static bool fake_member_ok(void *arg, const char *name, const char *address)
+{
+    (void)arg;
+    return strcmp(name, "bad") != 0 && strchr(address, ':') != NULL;
+}
+
+static int parse(const char *text, struct keel_member_change changes[KEEL_MEMBERS_MAX],
+                 size_t *ret_count)
+{
+    static char copy[8192];
+    const struct fs_node_info info = { .member_ok = fake_member_ok };
+
+    snprintf(copy, sizeof copy, "%s", text);
+    return control_parse_changes(copy, &info, changes, ret_count);
+}
+
+static void expect_change(const struct keel_member_change *change, enum keel_change_verb verb,
+                          const char *name, const char *address)
+{
+    assert_int_equal(change->verb, verb);
+    assert_string_equal(change->name, name);
+    assert_int_equal(change->id, 0);
+    if (address == NULL)
+        assert_null(change->address);
+    else
+        assert_string_equal(change->address, address);
+}
+
+static void all_lines_of_one_write_are_one_list_of_changes(void **state)
+{
+    struct keel_member_change changes[KEEL_MEMBERS_MAX];
+    size_t count;
+
+    (void)state;
+    assert_int_equal(
+        parse("add n4 host:7\n\n remove\tn1 \npromote n2\nadd n5 [::1]:7 voter", changes, &count),
+        0);
+    assert_int_equal(count, 4);
+    expect_change(&changes[0], MEMBER_ADD, "n4", "host:7");
+    expect_change(&changes[1], MEMBER_REMOVE, "n1", NULL);
+    expect_change(&changes[2], MEMBER_PROMOTE, "n2", NULL);
+    expect_change(&changes[3], MEMBER_ADD_VOTER, "n5", "[::1]:7");
+}
+
+static void what_is_no_change_is_refused_whole(void **state)
+{
+    static const char *const texts[] = {
+        "",
+        "\n \n",
+        "add",
+        "add n4",
+        "add n4 host",
+        "add bad host:7",
+        "add n4 host:7 learner",
+        "add n4 host:7 voter now",
+        "remove",
+        "remove n1 n2",
+        "promote",
+        "demote n1",
+        "n1",
+        "remove n1\npromote",
+        "remove n1\na b c d e f g h i",
+    };
+    struct keel_member_change changes[KEEL_MEMBERS_MAX];
+    size_t count;
+
+    (void)state;
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(texts); i++)
+        if (parse(texts[i], changes, &count) != KEEL_E_INVALID)
+            fail_msg("taken: %s", texts[i]);
+}
+
+static void no_more_changes_than_members_at_once(void **state)
+{
+    struct keel_member_change changes[KEEL_MEMBERS_MAX];
+    struct keel_text text = { 0 };
+    size_t count;
+
+    (void)state;
+    for (int i = 0; i < KEEL_MEMBERS_MAX; i++)
+        keel_text_printf(&text, "remove n%d\n", i);
+    assert_int_equal(parse(text.data, changes, &count), 0);
+    assert_int_equal(count, KEEL_MEMBERS_MAX);
+    keel_text_printf(&text, "remove one_more\n");
+    assert_int_equal(parse(text.data, changes, &count), KEEL_E_INVALID);
+    keel_text_free(&text);
 }
 
 #define WITH_WORLD(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -581,9 +702,13 @@ int main(void)
         cmocka_unit_test(setting_attributes_fails_by_name),
         WITH_WORLD(status_tells_the_node_and_its_place_in_the_cluster),
         WITH_WORLD(status_tells_since_when_there_is_no_quorum),
+        WITH_WORLD(status_tells_of_changes_of_members_and_of_snapshots),
         WITH_WORLD(a_leader_tells_how_far_the_members_are),
         WITH_WORLD(a_follower_tells_only_what_it_knows),
         cmocka_unit_test(control_files_are_found_by_name),
+        cmocka_unit_test(all_lines_of_one_write_are_one_list_of_changes),
+        cmocka_unit_test(what_is_no_change_is_refused_whole),
+        cmocka_unit_test(no_more_changes_than_members_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
