@@ -44,6 +44,8 @@ static void stop_leading(struct raft *r)
     raft_reads_fail(r);
     r->transferee = 0;
     r->uncommitted_bytes = 0;
+    /* Whom it has sent a snapshot is the next leader's business. */
+    r->snapshot_count = 0;
 }
 
 void raft_become_follower(struct raft *r, uint64_t term, uint64_t leader)
@@ -72,7 +74,7 @@ bool raft_in_lease(const struct raft *r)
     if (r->leader == r->id)
         return true;
     leader = raft_peer_get(r, r->leader);
-    if (r->fast_elections && !leader->connected)
+    if (r->fast_elections && (leader == NULL || !leader->connected))
         return false;
     return r->now_us < r->contact_us + r->election_timeout_us;
 }
@@ -128,13 +130,14 @@ static bool has_not_rejected(const void *arg, uint64_t id)
 }
 
 /* Own clock before which no lease of an earlier leader can end, by the votes that elected this one.
+ * Nobody has one if the leader of the term before has renounced it (it had waited out all others).
  */
 static uint64_t old_lease_end(const struct raft *r)
 {
     uint64_t lease = r->lease_us ? r->lease_us : RAFT_DEFAULT_LEASE_US;
     uint64_t ack_us = r->last_ack_us;
 
-    if (raft_is_alone(r))
+    if (r->handover_term == r->hard.term)
         return 0;
     for (size_t i = 0; i < r->peer_count; i++) {
         if (r->peers[i].ballot == RAFT_GRANTED && r->peers[i].ack_us > ack_us)
@@ -155,6 +158,7 @@ static void become_leader(struct raft *r)
     r->quorum_seen_us = r->now_us;
     r->heartbeat_deadline_us = r->now_us + r->heartbeat_us;
     r->transferee = 0;
+    r->renounced = false;
     r->round_sent = r->round_confirmed = 0;
     r->uncommitted_bytes = 0;
     for (uint64_t i = r->hard.commit + 1; i <= raft_tail_last(&r->log); i++)
@@ -163,6 +167,8 @@ static void become_leader(struct raft *r)
         raft_progress_reset(r, &r->peers[i]);
     raft_append_own(r, RAFT_ENTRY_NOOP, NULL);
     r->term_start = raft_tail_last(&r->log);
+    r->caught_up_next = r->caught_up_index = r->term_start;
+    r->caught_up_at_us = r->now_us + r->heartbeat_us;
 }
 
 static void tally(struct raft *r)
@@ -280,9 +286,10 @@ void raft_on_vote_reply(struct raft *r, const struct raft_message *msg)
 
 void raft_on_timeout_now(struct raft *r, const struct raft_message *msg)
 {
-    if (r->role != RAFT_FOLLOWER || r->leader != msg->from ||
+    if (r->role != RAFT_FOLLOWER || r->leader != msg->from || r->installing ||
         !raft_config_is_voter(&r->config, r->id))
         return;
+    r->handover_term = msg->u.timeout_now.renounced ? r->hard.term + 1 : 0;
     raft_campaign(r, RAFT_CAMPAIGN_TRANSFER);
 }
 
@@ -293,7 +300,7 @@ void raft_on_connected(struct raft *r, uint64_t now_us, uint64_t peer_id)
     struct raft_peer *peer;
 
     raft_enter(r, now_us);
-    peer = raft_peer_find(r, peer_id);
+    peer = raft_peer_make(r, peer_id);
     if (peer == NULL || peer->connected)
         return;
     peer->connected = true;
@@ -327,15 +334,18 @@ void raft_on_disconnected(struct raft *r, uint64_t now_us, uint64_t peer_id)
     if (peer == NULL || !peer->connected)
         return;
     peer->connected = false;
-    if (r->role == RAFT_LEADER) {
+    if (r->role == RAFT_LEADER && peer->member) {
         peer->share_us = 0;
         peer->void_us = r->now_us;
-        raft_progress_probe(peer, peer->state == RAFT_REPLICATE ? peer->match + 1 : peer->next);
+        /* A snapshot goes on where it was when the connection comes back: the driver sees to it. */
+        if (peer->state != RAFT_SNAPSHOT)
+            raft_progress_probe(peer, peer->state == RAFT_REPLICATE ? peer->match + 1 : peer->next);
         if (r->transferee == peer_id)
             r->transferee = 0;
     } else if (r->role == RAFT_FOLLOWER && r->leader == peer_id) {
         leader_disconnected(r);
     }
+    raft_peer_release(r, peer);
 }
 
 void raft_on_alive(struct raft *r, uint64_t now_us, uint64_t peer_id)
@@ -346,7 +356,8 @@ void raft_on_alive(struct raft *r, uint64_t now_us, uint64_t peer_id)
     if (r->role != RAFT_FOLLOWER || r->leader == 0 || r->leader != peer_id)
         return;
     peer = raft_peer_get(r, peer_id);
-    if (!peer->connected || r->now_us > r->heard_us + RAFT_ALIVE_TIMEOUTS * r->election_timeout_us)
+    if (peer == NULL || !peer->connected ||
+        r->now_us > r->heard_us + RAFT_ALIVE_TIMEOUTS * r->election_timeout_us)
         return;
     r->contact_us = r->now_us;
     r->election_deadline_us = r->now_us + r->timeout_us;
@@ -388,7 +399,11 @@ void raft_tick(struct raft *r, uint64_t now_us)
     raft_enter(r, now_us);
     if (r->role == RAFT_LEADER)
         tick_leader(r);
-    else if (r->now_us >= r->election_deadline_us && raft_config_is_voter(&r->config, r->id))
+    else if (r->now_us < r->election_deadline_us || !raft_config_is_voter(&r->config, r->id))
+        return;
+    else if (r->installing)
+        new_timeout(r);
+    else
         raft_campaign(r, RAFT_CAMPAIGN_PRE);
 }
 
@@ -409,30 +424,45 @@ uint64_t raft_deadline(const struct raft *r)
 
 /* ---- transfer ---- */
 
-static uint64_t furthest_voter(const struct raft *r)
+static bool will_vote(const struct raft *r, uint64_t id)
+{
+    for (size_t i = 0; i < r->config.voter_count; i++)
+        if (r->config.voters[i] == id)
+            return true;
+    return false;
+}
+
+uint64_t raft_furthest_voter(const struct raft *r)
 {
     const struct raft_peer *best = NULL;
 
     for (size_t i = 0; i < r->peer_count; i++) {
         const struct raft_peer *peer = &r->peers[i];
 
-        if (peer->connected && raft_config_is_voter(&r->config, peer->id) &&
+        if (peer->connected && will_vote(r, peer->id) &&
             (best == NULL || peer->match > best->match))
             best = peer;
     }
     return best ? best->id : 0;
 }
 
+/* `to` may campaign. It may do so late: so there is no lease in this term any more, even if the
+ * transfer comes to nothing. */
+void raft_hand_over(struct raft *r, uint64_t to)
+{
+    struct raft_message *msg = raft_message_new(RAFT_TIMEOUT_NOW, r->id, to, r->hard.term);
+
+    r->renounced = true;
+    /* Before its first commit the lease of an earlier leader may still hold. */
+    msg->u.timeout_now.renounced = raft_term_committed(r);
+    raft_send(r, msg);
+}
+
 /* The rest of a transfer: once the transferee has everything, it may campaign. */
 void raft_transfer_step(struct raft *r)
 {
-    const struct raft_peer *peer;
-
-    if (r->transferee == 0)
-        return;
-    peer = raft_peer_get(r, r->transferee);
-    if (peer->match == raft_tail_last(&r->log))
-        raft_send(r, raft_message_new(RAFT_TIMEOUT_NOW, r->id, peer->id, r->hard.term));
+    if (r->transferee != 0 && raft_peer_get(r, r->transferee)->match == raft_tail_last(&r->log))
+        raft_hand_over(r, r->transferee);
 }
 
 int raft_transfer(struct raft *r, uint64_t now_us, uint64_t to)
@@ -440,10 +470,10 @@ int raft_transfer(struct raft *r, uint64_t now_us, uint64_t to)
     raft_enter(r, now_us);
     if (r->role != RAFT_LEADER)
         return KEEL_E_NOTLEADER;
-    if (to == r->id || (to != 0 && !raft_config_is_voter(&r->config, to)))
+    if (to == r->id || (to != 0 && !will_vote(r, to)))
         return KEEL_E_INVALID;
     if (to == 0)
-        to = furthest_voter(r);
+        to = raft_furthest_voter(r);
     if (to == 0 || !raft_peer_get(r, to)->connected)
         return KEEL_E_NOTFOUND;
     if (r->transferee == to)

@@ -15,36 +15,24 @@ void raft_options_init(struct raft_options *options)
         .election_timeout_us = RAFT_DEFAULT_ELECTION_US,
         .lease_us = RAFT_DEFAULT_LEASE_US,
         .drift_percent = RAFT_DEFAULT_DRIFT_PERCENT,
+        .tail_bytes = KEEL_TAIL_BYTES,
+        .tail_entries = KEEL_TAIL_ENTRIES,
         .fast_elections = true,
     };
-}
-
-static void add_peers(struct raft *r, const uint64_t *ids, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        size_t at = r->peer_count;
-
-        if (ids[i] == r->id || raft_peer_find(r, ids[i]) != NULL)
-            continue;
-        KEEL_ASSERT(ids[i] != 0 && r->peer_count < KEEL_MEMBERS_MAX);
-        for (; at > 0 && r->peers[at - 1].id > ids[i]; at--)
-            r->peers[at] = r->peers[at - 1];
-        r->peers[at] = (struct raft_peer){ .id = ids[i] };
-        r->peer_count++;
-    }
 }
 
 static void load_log(struct raft *r, const struct raft_options *options)
 {
     uint64_t last;
 
-    raft_tail_init(&r->log, options->base_index, options->base_term);
+    raft_tail_init(&r->log, options->base_index, options->base_term, options->tail_bytes,
+                   options->tail_entries);
     for (size_t i = 0; i < options->entry_count; i++) {
         struct raft_entry entry = options->entries[i];
 
         if (entry.data != NULL)
             keel_buf_ref(entry.data);
-        raft_tail_append(&r->log, entry);
+        raft_log_append(r, entry);
     }
     last = raft_tail_last(&r->log);
     r->hard = options->hard_state;
@@ -57,6 +45,7 @@ static void load_log(struct raft *r, const struct raft_options *options)
     r->handed_hard = r->hard;
     r->handed_index = r->persisted = last;
     r->applied = options->base_index;
+    raft_config_committed(r);
 }
 
 struct raft *raft_new(const struct raft_options *options, uint64_t now_us)
@@ -68,7 +57,6 @@ struct raft *raft_new(const struct raft_options *options, uint64_t now_us)
     /* With a term unknown here, this node would vote for logs that lack what it has applied. */
     KEEL_ASSERT((options->base_index == 0) == (options->base_term == 0));
     r->id = options->id;
-    r->config = options->config;
     r->heartbeat_us = options->heartbeat_us;
     r->election_timeout_us = options->election_timeout_us;
     r->lease_us = options->lease_us;
@@ -77,9 +65,7 @@ struct raft *raft_new(const struct raft_options *options, uint64_t now_us)
     r->first_stored_index = options->first_stored_index;
     r->now_us = now_us;
     keel_rng_seed(&r->rng, options->seed);
-    add_peers(r, r->config.voters, r->config.voter_count);
-    add_peers(r, r->config.old_voters, r->config.old_voter_count);
-    add_peers(r, r->config.learners, r->config.learner_count);
+    raft_config_init(r, &options->config, options->config_index);
     load_log(r, options);
     /* What this node acknowledged before it started is forgotten: as late as possible is safe. */
     r->last_ack_us = now_us;
@@ -97,7 +83,11 @@ struct raft *raft_free(struct raft *r)
     /* Between ready and accept the messages are the driver's already. */
     for (size_t i = 0; i < r->outbox_count && !r->in_ready; i++)
         raft_message_free(r->outbox[i]);
+    for (size_t i = 0; i < r->peer_count; i++)
+        free(r->peers[i].inflight);
     raft_tail_free(&r->log);
+    free(r->configs);
+    free(r->snapshots);
     free(r->requests);
     free(r->gated);
     free(r->outbox);
@@ -155,7 +145,7 @@ uint64_t raft_stamp(const struct raft *r)
 static bool unhanded(const struct raft *r)
 {
     return r->handed_index < raft_tail_last(&r->log) || r->handed_hard.term != r->hard.term ||
-           r->handed_hard.vote != r->hard.vote;
+           r->handed_hard.vote != r->hard.vote || r->reset_index != 0;
 }
 
 uint64_t raft_gate(const struct raft *r)
@@ -207,6 +197,19 @@ void raft_drop_gated(struct raft *r)
     r->gated_count = 0;
 }
 
+void raft_drop_gated_acks(struct raft *r)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < r->gated_count; i++) {
+        if (r->gated[i].msg->type == RAFT_APPEND_REPLY)
+            raft_message_free(r->gated[i].msg);
+        else
+            r->gated[kept++] = r->gated[i];
+    }
+    r->gated_count = kept;
+}
+
 static void release_gated(struct raft *r)
 {
     struct raft_message *last = NULL;
@@ -237,10 +240,18 @@ static void settle(struct raft *r)
         raft_tail_settle(&r->log, index);
 }
 
+void raft_log_append(struct raft *r, struct raft_entry entry_take)
+{
+    raft_tail_append(&r->log, entry_take);
+    if (entry_take.kind == RAFT_ENTRY_CONFIG)
+        raft_config_appended(r, &entry_take);
+}
+
 void raft_cut_log(struct raft *r, uint64_t from)
 {
     KEEL_ASSERT(from > r->hard.commit);
     raft_tail_cut(&r->log, from);
+    raft_config_cut(r, from);
     if (r->handed_index >= from)
         r->handed_index = from - 1;
     if (r->persisted >= from)
@@ -259,6 +270,7 @@ void raft_set_commit(struct raft *r, uint64_t commit)
     for (uint64_t i = r->hard.commit + 1; r->role == RAFT_LEADER && i <= commit; i++)
         r->uncommitted_bytes -= raft_entry_bytes(raft_tail_at(&r->log, i));
     r->hard.commit = commit;
+    raft_config_committed(r);
 }
 
 void raft_on_persisted(struct raft *r, uint64_t now_us, struct raft_mark mark)
@@ -323,7 +335,7 @@ static bool hard_state_due(const struct raft *r, bool with_entries)
 {
     if (r->handed_hard.term != r->hard.term || r->handed_hard.vote != r->hard.vote)
         return true;
-    return with_entries && r->handed_hard.commit != r->hard.commit;
+    return (with_entries || r->reset_index != 0) && r->handed_hard.commit != r->hard.commit;
 }
 
 static void ready_persist(const struct raft *r, struct raft_ready *ready)
@@ -334,6 +346,8 @@ static void ready_persist(const struct raft *r, struct raft_ready *ready)
         return;
     ready->persist = true;
     ready->mark.seq = r->seq_issued + 1;
+    ready->reset_index = r->reset_index;
+    ready->reset_term = r->reset_term;
     if (r->handed_index < last) {
         ready->entries = raft_tail_at(&r->log, r->handed_index + 1);
         ready->entry_count = (size_t)(last - r->handed_index);
@@ -360,7 +374,10 @@ bool raft_ready(struct raft *r, uint64_t now_us, struct raft_ready *ret_ready)
     ready.read_count = r->read_count;
     ready.fetches = r->fetches;
     ready.fetch_count = r->fetch_count;
-    if (!ready.persist && ready.message_count + ready.read_count + ready.fetch_count == 0)
+    ready.snapshots = r->snapshots;
+    ready.snapshot_count = r->snapshot_count;
+    if (!ready.persist &&
+        ready.message_count + ready.read_count + ready.fetch_count + ready.snapshot_count == 0)
         return false;
     r->in_ready = true;
     *ret_ready = ready;
@@ -381,8 +398,9 @@ void raft_accept(struct raft *r)
         r->handed_index = raft_tail_last(&r->log);
         if (ready.hard_state != NULL)
             r->handed_hard = r->hard;
+        r->reset_index = r->reset_term = 0;
     }
-    r->outbox_count = r->read_count = r->fetch_count = 0;
+    r->outbox_count = r->read_count = r->fetch_count = r->snapshot_count = 0;
     r->in_ready = false;
 }
 
@@ -399,11 +417,6 @@ enum raft_role raft_role(const struct raft *r)
     if (r->role == RAFT_FOLLOWER && !raft_config_is_voter(&r->config, r->id))
         return RAFT_LEARNER;
     return r->role;
-}
-
-uint64_t raft_id(const struct raft *r)
-{
-    return r->id;
 }
 
 uint64_t raft_leader(const struct raft *r)
@@ -434,6 +447,16 @@ uint64_t raft_persisted_index(const struct raft *r)
 const struct raft_config *raft_config(const struct raft *r)
 {
     return &r->config;
+}
+
+uint64_t raft_config_index(const struct raft *r)
+{
+    return r->configs[r->config_count - 1].index;
+}
+
+bool raft_is_member(const struct raft *r, uint64_t id)
+{
+    return raft_config_is_member(&r->config, id);
 }
 
 const struct raft_entry *raft_entry(const struct raft *r, uint64_t index)
@@ -476,6 +499,8 @@ size_t raft_peers(const struct raft *r, struct raft_peer_status ret[KEEL_MEMBERS
     for (size_t i = 0; i < r->peer_count; i++) {
         const struct raft_peer *peer = &r->peers[i];
 
+        if (!raft_config_is_member(&r->config, peer->id))
+            continue;
         if (!self && r->id < peer->id) {
             ret[count++] = self_status(r);
             self = true;

@@ -69,7 +69,7 @@ struct raft_options {
     struct raft_hard_state hard_state; /* as recovered; zeroes at first start */
     uint64_t base_index;         /* the last entry before `entries`: applied by the store already */
     uint64_t base_term;          /* its term, 0 only with index 0: votes depend on it */
-    uint64_t first_stored_index; /* smallest index the WAL can still read (1 when never released) */
+    uint64_t first_stored_index; /* as raft_on_released; 1 when nothing was */
     const struct raft_entry *entries; /* base_index + 1 …, as recovered; copied with references */
     size_t entry_count;
     uint64_t seed;
@@ -77,6 +77,8 @@ struct raft_options {
     uint64_t election_timeout_us; /* default 600,000; randomized to [1, 2) times it */
     uint64_t lease_us;            /* default 100,000; 0: no lease reads */
     uint64_t drift_percent;       /* default 1 */
+    size_t tail_bytes;            /* default KEEL_TAIL_BYTES */
+    uint64_t tail_entries;        /* default KEEL_TAIL_ENTRIES */
     bool fast_elections;          /* default true: campaign when the leader's connection closes */
 };
 
@@ -117,7 +119,7 @@ int raft_read_index(struct raft *r, uint64_t now_us, uint64_t context);
  * it in the entry. On 0, ret_index is the entry's index; the change is complete when the
  * configuration is not joint and its entry is committed. KEEL_E_NOTLEADER (also while a transfer is
  * under way, and before the leader has committed an entry of its term); KEEL_E_BUSY: one is in
- * flight; KEEL_E_INVALID: not valid; KEEL_E_EXISTS: it is that already; KEEL_E_AGAIN: a learner
+ * flight; KEEL_E_INVALID: not valid; KEEL_E_EXISTS: it is that already; KEEL_E_NOTREADY: a learner
  * that would become a voter has not caught up. */
 int raft_propose_config(struct raft *r, uint64_t now_us, const struct raft_config *target,
                         struct keel_slice rest, uint64_t *ret_index);

@@ -4,12 +4,15 @@
  *     step.c         one message in: terms, dispatch, and what a follower does with it
  *     election.c     timers, campaigns, votes, check-quorum, transfer
  *     replication.c  a leader's progress with each peer, and commit
+ *     membership.c   which configuration counts, and changes of it
+ *     install.c      snapshots: who needs one, and what installing one does to the log
  *     read.c         read indexes: lease and rounds
  *     tail.c         the log in memory        quorum.c  majorities
  */
 #ifndef RAFT_INTERNAL_H
 #define RAFT_INTERNAL_H
 
+#include "raft/config.h"
 #include "raft/quorum.h"
 #include "raft/raft.h"
 #include "raft/tail.h"
@@ -33,6 +36,10 @@
  * that has stepped down and only pings must not hold its followers for ever. */
 #define RAFT_ALIVE_TIMEOUTS 4u
 
+/* Members by the latest configuration and by the last committed one, and others that are connected.
+ */
+#define RAFT_PEERS_MAX (3 * KEEL_MEMBERS_MAX)
+
 enum raft_ballot { RAFT_NO_VOTE, RAFT_GRANTED, RAFT_REJECTED };
 enum raft_campaign { RAFT_CAMPAIGN_PRE, RAFT_CAMPAIGN_REAL, RAFT_CAMPAIGN_TRANSFER };
 
@@ -44,6 +51,7 @@ struct raft_inflight {
 struct raft_peer {
     uint64_t id;
     bool connected;
+    bool member; /* of the latest configuration, or of the last committed one */
 
     /* A candidate's view. */
     enum raft_ballot ballot;
@@ -58,8 +66,8 @@ struct raft_peer {
     uint64_t probe_term;   /* … behind next - 1, whose term this is */
     bool fetching;         /* a fetch is outstanding, from fetch_first on */
     uint64_t fetch_first;
-    uint64_t fetch_retry_us;                               /* after one that failed: not before */
-    struct raft_inflight inflight[KEEL_INFLIGHT_MESSAGES]; /* ring */
+    uint64_t fetch_retry_us;        /* after one that failed: not before */
+    struct raft_inflight *inflight; /* ring of KEEL_INFLIGHT_MESSAGES; NULL: never needed */
     size_t inflight_start, inflight_count, inflight_bytes;
 
     /* A leader's view: contact. All on the leader's clock. */
@@ -68,6 +76,12 @@ struct raft_peer {
                           none */
     uint64_t void_us;  /* answers to what was sent until here don't count for the lease */
     uint64_t round;    /* latest read round that it has answered */
+};
+
+/* A configuration in the log, or the one before it. */
+struct raft_config_at {
+    uint64_t index; /* of its entry */
+    struct raft_config config;
 };
 
 /* A persist request under way: `last` is the last of its entries that has not been cut since (0:
@@ -91,7 +105,10 @@ struct raft_pending_read {
 
 struct raft {
     uint64_t id;
-    struct raft_config config;
+    struct raft_config config;      /* the latest in the log */
+    struct raft_config_at *configs; /* ascending; the first is the last committed one, the last one
+                                       is `config` */
+    size_t config_count, config_capacity;
     uint64_t heartbeat_us, election_timeout_us, lease_us, drift_percent;
     bool fast_elections;
     uint64_t first_stored_index;
@@ -109,6 +126,8 @@ struct raft {
     uint64_t persisted; /* own log, durable */
     uint64_t handed_index;
     struct raft_hard_state handed_hard;
+    uint64_t reset_index, reset_term; /* the log was reset, and no request says so yet; 0: no */
+    bool installing;                  /* a snapshot is being installed: the log stands still */
     uint64_t seq_issued, seq_persisted;
     struct raft_request *requests;
     size_t request_count, request_capacity;
@@ -123,6 +142,8 @@ struct raft {
     size_t read_count, read_capacity;
     struct raft_fetch *fetches;
     size_t fetch_count, fetch_capacity;
+    uint64_t *snapshots;
+    size_t snapshot_count, snapshot_capacity;
 
     /* Elections. */
     uint64_t timeout_us; /* this term's, in [1, 2) election timeouts */
@@ -135,7 +156,8 @@ struct raft {
     unsigned fast_campaigns; /* left */
     uint64_t campaign_seq;   /* candidate: the request that holds its vote for itself */
     bool campaign_transfer;
-    bool own_ballot; /* candidate: that request is durable */
+    uint64_t handover_term; /* the leader before this term has renounced its lease; 0: none has */
+    bool own_ballot;        /* candidate: that request is durable */
 
     /* Leading. */
     uint64_t term_start; /* index of the term's no-op */
@@ -143,11 +165,15 @@ struct raft {
     uint64_t heartbeat_deadline_us;
     size_t uncommitted_bytes;
     uint64_t transferee, transfer_deadline_us;
+    bool renounced;           /* no lease in this term any more */
+    uint64_t caught_up_index; /* what was committed a heartbeat interval ago, or earlier … */
+    uint64_t caught_up_next;  /* … and what it will be … */
+    uint64_t caught_up_at_us; /* … from then on */
     uint64_t round_sent, round_confirmed;
     struct raft_pending_read *pending;
     size_t pending_count, pending_capacity;
 
-    struct raft_peer peers[KEEL_MEMBERS_MAX]; /* every other member, by id */
+    struct raft_peer peers[RAFT_PEERS_MAX]; /* ascending by id, self not among them */
     size_t peer_count;
 };
 
@@ -168,6 +194,10 @@ void raft_send_after(struct raft *r, uint64_t seq, struct raft_message *msg_take
 uint64_t raft_gate(const struct raft *r);
 /* What was held back promises something in a term that is over. */
 void raft_drop_gated(struct raft *r);
+/* What was held back promises entries that are gone. */
+void raft_drop_gated_acks(struct raft *r);
+/* Adds the entry that is next; takes its reference. A configuration counts from now on. */
+void raft_log_append(struct raft *r, struct raft_entry entry_take);
 
 /* Cuts own log from an index on (a leader's log differs there). */
 void raft_cut_log(struct raft *r, uint64_t from);
@@ -195,6 +225,31 @@ void raft_transfer_step(struct raft *r);
 uint64_t raft_quorum_heard(const struct raft *r);
 bool raft_is_alone(const struct raft *r);
 
+void raft_hand_over(struct raft *r, uint64_t to);
+uint64_t raft_furthest_voter(const struct raft *r);
+
+/* ---- membership.c ---- */
+
+void raft_config_init(struct raft *r, const struct raft_config *config, uint64_t index);
+/* The entry of a configuration has been appended; entries from `from` on have been cut off; the
+ * commit index has moved. */
+void raft_config_appended(struct raft *r, const struct raft_entry *entry);
+void raft_config_cut(struct raft *r, uint64_t from);
+void raft_config_committed(struct raft *r);
+/* A leader's duties after a commit: leaving a joint configuration, or its office. */
+void raft_membership_step(struct raft *r);
+/* Whether the data of a configuration's entry are one. */
+bool raft_config_entry_valid(const struct raft_entry *entry);
+/* Finds a peer, or makes one (NULL: no room for strangers). */
+struct raft_peer *raft_peer_make(struct raft *r, uint64_t id);
+/* A peer that is neither a member nor connected is forgotten. */
+void raft_peer_release(struct raft *r, struct raft_peer *peer);
+
+/* ---- install.c ---- */
+
+/* What the peer needs next is gone from the log. */
+void raft_progress_snapshot(struct raft *r, struct raft_peer *peer);
+
 /* ---- replication.c ---- */
 
 void raft_progress_reset(struct raft *r, struct raft_peer *peer);
@@ -202,6 +257,8 @@ void raft_progress_probe(struct raft_peer *peer, uint64_t next);
 void raft_replicate(struct raft *r); /* everything that can be sent now, to everybody */
 void raft_heartbeat(struct raft *r); /* to everybody */
 void raft_heartbeat_one(struct raft *r, struct raft_peer *peer);
+void raft_send_commit(struct raft *r, struct raft_peer *peer);
+bool raft_term_committed(const struct raft *r); /* a leader: an entry of its term is */
 void raft_maybe_commit(struct raft *r);
 void raft_on_append_reply(struct raft *r, const struct raft_message *msg);
 void raft_on_heartbeat_reply(struct raft *r, const struct raft_message *msg);

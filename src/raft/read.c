@@ -17,7 +17,7 @@ static uint64_t share_value(const void *arg, uint64_t id)
     return id == r->id ? raft_stamp(r) : raft_peer_get(r, id)->share_us;
 }
 
-static bool term_committed(const struct raft *r)
+bool raft_term_committed(const struct raft *r)
 {
     return r->role == RAFT_LEADER && r->hard.commit >= r->term_start;
 }
@@ -26,7 +26,7 @@ bool raft_lease_valid(const struct raft *r, uint64_t now_us)
 {
     uint64_t start;
 
-    if (r->lease_us == 0 || !term_committed(r))
+    if (r->lease_us == 0 || r->renounced || !raft_term_committed(r))
         return false;
     if (raft_is_alone(r))
         return true;
@@ -73,7 +73,7 @@ static bool admit(struct raft *r, uint64_t from, uint64_t context)
     }
     if (r->pending_count >= KEEL_REQUESTS_MAX)
         return false;
-    keep(r, from, context, term_committed(r) ? r->round_sent + 1 : 0);
+    keep(r, from, context, raft_term_committed(r) ? r->round_sent + 1 : 0);
     return true;
 }
 
@@ -115,7 +115,7 @@ void raft_reads_after_commit(struct raft *r)
     bool lease = raft_lease_valid(r, r->now_us);
     size_t kept = 0;
 
-    if (!term_committed(r))
+    if (!raft_term_committed(r))
         return;
     for (size_t i = 0; i < r->pending_count; i++) {
         struct raft_pending_read *read = &r->pending[i];

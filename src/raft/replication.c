@@ -23,6 +23,8 @@ static void inflight_push(struct raft_peer *peer, uint64_t last, size_t bytes)
     size_t at = (peer->inflight_start + peer->inflight_count) % KEEL_INFLIGHT_MESSAGES;
 
     KEEL_ASSERT(peer->inflight_count < KEEL_INFLIGHT_MESSAGES);
+    if (peer->inflight == NULL)
+        peer->inflight = keel_calloc(KEEL_INFLIGHT_MESSAGES, sizeof *peer->inflight);
     peer->inflight[at] = (struct raft_inflight){ last, bytes };
     peer->inflight_count++;
     peer->inflight_bytes += bytes;
@@ -68,7 +70,7 @@ void raft_append_own(struct raft *r, enum raft_entry_kind kind, struct keel_buf 
     struct raft_entry entry = { r->hard.term, raft_tail_last(&r->log) + 1, kind, data_take };
 
     r->uncommitted_bytes += raft_entry_bytes(&entry);
-    raft_tail_append(&r->log, entry);
+    raft_log_append(r, entry);
 }
 
 /* ---- sending ---- */
@@ -114,6 +116,8 @@ static void sent_entries(struct raft_peer *peer, uint64_t prev_term, uint64_t la
 
 static bool window_open(const struct raft_peer *peer)
 {
+    if (peer->state == RAFT_SNAPSHOT)
+        return false;
     if (peer->state == RAFT_PROBE)
         return !peer->paused;
     return peer->inflight_count < KEEL_INFLIGHT_MESSAGES &&
@@ -148,8 +152,12 @@ static size_t batch_size(const struct raft_peer *peer, const struct raft_entry *
 
 static void request_fetch(struct raft *r, struct raft_peer *peer)
 {
-    if (peer->fetching || peer->next < r->first_stored_index || r->now_us < peer->fetch_retry_us)
+    if (peer->fetching || r->now_us < peer->fetch_retry_us)
         return;
+    if (peer->next < r->first_stored_index) {
+        raft_progress_snapshot(r, peer);
+        return;
+    }
     peer->fetching = true;
     peer->fetch_first = peer->next;
     r->fetches = raft_grow(r->fetches, r->fetch_count, &r->fetch_capacity, sizeof *r->fetches);
@@ -185,7 +193,7 @@ static bool send_next(struct raft *r, struct raft_peer *peer)
 
 /* An append without entries: tells the commit index as soon as it has moved, and asks for no reply.
  */
-static void send_commit(struct raft *r, struct raft_peer *peer)
+void raft_send_commit(struct raft *r, struct raft_peer *peer)
 {
     uint64_t prev = peer->next - 1, prev_term;
     uint64_t commit = r->hard.commit < prev ? r->hard.commit : prev;
@@ -203,12 +211,12 @@ void raft_replicate(struct raft *r)
     for (size_t i = 0; i < r->peer_count; i++) {
         struct raft_peer *peer = &r->peers[i];
 
-        if (!peer->connected)
+        if (!peer->connected || !peer->member)
             continue;
         while (window_open(peer) && send_next(r, peer))
             continue;
         if (peer->state == RAFT_REPLICATE)
-            send_commit(r, peer);
+            raft_send_commit(r, peer);
     }
 }
 
@@ -216,7 +224,7 @@ void raft_heartbeat_one(struct raft *r, struct raft_peer *peer)
 {
     struct raft_message *msg;
 
-    if (!peer->connected)
+    if (!peer->connected || !peer->member)
         return;
     msg = raft_message_new(RAFT_HEARTBEAT, r->id, peer->id, r->hard.term);
     msg->u.heartbeat.commit = r->hard.commit < peer->match ? r->hard.commit : peer->match;
@@ -229,6 +237,11 @@ void raft_heartbeat(struct raft *r)
 {
     for (size_t i = 0; i < r->peer_count; i++)
         raft_heartbeat_one(r, &r->peers[i]);
+    if (r->now_us >= r->caught_up_at_us) {
+        r->caught_up_index = r->caught_up_next;
+        r->caught_up_next = r->hard.commit;
+        r->caught_up_at_us = r->now_us + r->heartbeat_us;
+    }
     r->heartbeat_deadline_us = r->now_us + r->heartbeat_us;
 }
 
@@ -254,6 +267,7 @@ void raft_maybe_commit(struct raft *r)
         return;
     raft_set_commit(r, index);
     raft_reads_after_commit(r);
+    raft_membership_step(r);
 }
 
 /* Any reply in this term is contact; one that echoes a sending also counts for the lease from that
@@ -271,7 +285,7 @@ static void rejected(struct raft *r, struct raft_peer *peer, const struct raft_m
     uint64_t index = msg->u.append_reply.index, hint = msg->u.append_reply.hint_index;
     uint64_t next;
 
-    if (index <= peer->match)
+    if (index <= peer->match || peer->state == RAFT_SNAPSHOT)
         return;
     if (peer->state == RAFT_PROBE && index != peer->next - 1)
         return;
@@ -288,7 +302,7 @@ void raft_on_append_reply(struct raft *r, const struct raft_message *msg)
     struct raft_peer *peer = raft_peer_find(r, msg->from);
     uint64_t index = msg->u.append_reply.index;
 
-    if (r->role != RAFT_LEADER || index > raft_tail_last(&r->log))
+    if (r->role != RAFT_LEADER || !peer->member || index > raft_tail_last(&r->log))
         return;
     peer_replied(r, peer, msg->u.append_reply.sent_us);
     if (msg->u.append_reply.rejected) {
@@ -300,12 +314,13 @@ void raft_on_append_reply(struct raft *r, const struct raft_message *msg)
     peer->match = index;
     if (peer->next <= index)
         peer->next = index + 1;
-    if (peer->state == RAFT_PROBE)
+    if (peer->state == RAFT_PROBE ||
+        (peer->state == RAFT_SNAPSHOT && peer->next >= r->first_stored_index))
         progress_replicate(peer);
     else
         inflight_done(peer, index);
-    raft_maybe_commit(r);
-    if (r->transferee == peer->id)
+    raft_maybe_commit(r); /* after which it may be no leader, and the peer gone */
+    if (r->role == RAFT_LEADER && r->transferee == msg->from)
         raft_transfer_step(r);
 }
 
@@ -330,7 +345,7 @@ void raft_on_heartbeat_reply(struct raft *r, const struct raft_message *msg)
 {
     struct raft_peer *peer = raft_peer_find(r, msg->from);
 
-    if (r->role != RAFT_LEADER)
+    if (r->role != RAFT_LEADER || !peer->member)
         return;
     peer_replied(r, peer, msg->u.heartbeat_reply.sent_us);
     if (peer->state == RAFT_REPLICATE)

@@ -60,6 +60,8 @@ static bool entries_make_sense(const struct raft_message *msg)
             return false;
         if (entry->data != NULL && entry->data->len > KEEL_ENTRY_SIZE_MAX)
             return false;
+        if (entry->kind == RAFT_ENTRY_CONFIG && !raft_config_entry_valid(entry))
+            return false;
         term = entry->term;
     }
     return term <= msg->term;
@@ -85,9 +87,17 @@ static bool merge_entries(struct raft *r, const struct raft_entry *entries, size
     for (size_t i = known; i < count; i++) {
         if (entries[i].data != NULL)
             keel_buf_ref(entries[i].data);
-        raft_tail_append(&r->log, entries[i]);
+        raft_log_append(r, entries[i]);
     }
     return true;
+}
+
+/* The log stands still while a snapshot takes its place; and what is not applied, because the store
+ * or the disk does not keep up, is bounded: the leader tries again later. */
+static bool takes_append(const struct raft *r, const struct raft_message *msg)
+{
+    return !r->installing &&
+           (msg->u.append.count == 0 || raft_tail_unsettled_bytes(&r->log) < KEEL_UNAPPLIED_BYTES);
 }
 
 static void on_append(struct raft *r, const struct raft_message *msg)
@@ -100,6 +110,8 @@ static void on_append(struct raft *r, const struct raft_message *msg)
     if (r->role == RAFT_LEADER || !entries_make_sense(msg))
         return;
     follow(r, msg->from, msg->u.append.sent_us);
+    if (!takes_append(r, msg))
+        return;
     if (msg->u.append.prev_index < r->log.base_index) {
         /* In memory no more: applied, and so the same in every leader's log. */
         skip = r->log.base_index - msg->u.append.prev_index;
@@ -133,7 +145,7 @@ static void on_heartbeat(struct raft *r, const struct raft_message *msg)
     if (r->role == RAFT_LEADER)
         return;
     follow(r, msg->from, msg->u.heartbeat.sent_us);
-    if (commit > r->hard.commit && commit <= raft_tail_last(&r->log))
+    if (commit > r->hard.commit && commit <= raft_tail_last(&r->log) && !r->installing)
         raft_set_commit(r, commit);
     reply = raft_message_new(RAFT_HEARTBEAT_REPLY, r->id, msg->from, r->hard.term);
     reply->u.heartbeat_reply.round = msg->u.heartbeat.round;
@@ -222,13 +234,23 @@ static void step_same_term(struct raft *r, const struct raft_message *msg)
     }
 }
 
+/* What a leader or a candidate sends may come from a node that this one does not know yet: its
+ * configuration may be a later one (thesis 4.1). Answers come from peers. */
+static bool may_come_from(const struct raft *r, const struct raft_message *msg)
+{
+    bool answer = msg->type == RAFT_VOTE_REPLY || msg->type == RAFT_APPEND_REPLY ||
+                  msg->type == RAFT_HEARTBEAT_REPLY;
+
+    return msg->from != 0 && msg->from != r->id && (!answer || raft_peer_get(r, msg->from) != NULL);
+}
+
 void raft_step(struct raft *r, uint64_t now_us, const struct raft_message *msg)
 {
     bool is_pre_vote = msg->type == RAFT_VOTE_REQUEST && msg->u.vote_request.pre;
     bool leads = msg->type == RAFT_APPEND || msg->type == RAFT_HEARTBEAT;
 
     raft_enter(r, now_us);
-    if (msg->to != r->id || raft_peer_find(r, msg->from) == NULL || msg->term > RAFT_TERM_MAX ||
+    if (msg->to != r->id || !may_come_from(r, msg) || msg->term > RAFT_TERM_MAX ||
         is_shut_out(r, msg))
         return;
     if (msg->term < r->hard.term) {

@@ -6,11 +6,25 @@
 
 enum { TAIL_CAPACITY_MIN = 64 };
 
-void raft_tail_init(struct raft_tail *tail, uint64_t base_index, uint64_t base_term)
+void raft_tail_init(struct raft_tail *tail, uint64_t base_index, uint64_t base_term,
+                    size_t max_bytes, uint64_t max_entries)
 {
-    *tail = (struct raft_tail){ .base_index = base_index,
-                                .base_term = base_term,
-                                .settled = base_index };
+    *tail = (struct raft_tail){
+        .base_index = base_index,
+        .base_term = base_term,
+        .settled = base_index,
+        .max_bytes = max_bytes,
+        .max_entries = max_entries,
+    };
+}
+
+void raft_tail_reset(struct raft_tail *tail, uint64_t base_index, uint64_t base_term)
+{
+    size_t max_bytes = tail->max_bytes;
+    uint64_t max_entries = tail->max_entries;
+
+    raft_tail_free(tail);
+    raft_tail_init(tail, base_index, base_term, max_bytes, max_entries);
 }
 
 void raft_tail_free(struct raft_tail *tail)
@@ -59,6 +73,7 @@ void raft_tail_append(struct raft_tail *tail, struct raft_entry entry_take)
     KEEL_ASSERT(entry_take.term >= raft_tail_last_term(tail));
     make_room(tail);
     tail->items[tail->start + tail->count++] = entry_take;
+    tail->bytes += raft_entry_bytes(&entry_take);
 }
 
 void raft_tail_cut(struct raft_tail *tail, uint64_t from)
@@ -66,6 +81,7 @@ void raft_tail_cut(struct raft_tail *tail, uint64_t from)
     KEEL_ASSERT(from > tail->settled);
     while (raft_tail_last(tail) >= from) {
         tail->count--;
+        tail->bytes -= raft_entry_bytes(&tail->items[tail->start + tail->count]);
         keel_buf_free(tail->items[tail->start + tail->count].data);
     }
 }
@@ -75,6 +91,7 @@ static void drop_front(struct raft_tail *tail)
     struct raft_entry *front = &tail->items[tail->start];
 
     tail->settled_bytes -= raft_entry_bytes(front);
+    tail->bytes -= raft_entry_bytes(front);
     tail->base_index = front->index;
     tail->base_term = front->term;
     keel_buf_free(front->data);
@@ -89,7 +106,8 @@ void raft_tail_settle(struct raft_tail *tail, uint64_t index)
         tail->settled++;
         tail->settled_bytes += raft_entry_bytes(raft_tail_at(tail, tail->settled));
     }
-    while (tail->settled_bytes > KEEL_TAIL_BYTES)
+    while (tail->settled_bytes > tail->max_bytes ||
+           tail->settled - tail->base_index > tail->max_entries)
         drop_front(tail);
 }
 

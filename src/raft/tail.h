@@ -1,6 +1,6 @@
 /* The part of the log that is in memory: everything not yet applied or not yet durable, and below
- * that at most KEEL_TAIL_BYTES for followers that lag a little. What is older is read from the WAL
- * by fetches.
+ * that at most KEEL_TAIL_BYTES and KEEL_TAIL_ENTRIES for followers that lag a little. What is older
+ * is read from the WAL by fetches.
  *
  * One growing array; `start` moves up as entries leave at the front, and the rest is moved down
  * only when the array is full and at least half of it is free, so that append and trim are O(1)
@@ -23,14 +23,26 @@ struct raft_tail {
     uint64_t base_index, base_term;
     uint64_t settled;
     size_t settled_bytes; /* of the entries base_index + 1 … settled */
+    size_t bytes;         /* of all */
+    size_t max_bytes;     /* of settled entries that are kept, … */
+    uint64_t max_entries; /* … and how many of them */
 };
 
-void raft_tail_init(struct raft_tail *tail, uint64_t base_index, uint64_t base_term);
+void raft_tail_init(struct raft_tail *tail, uint64_t base_index, uint64_t base_term,
+                    size_t max_bytes, uint64_t max_entries);
+/* Everything goes; the next entry is base_index + 1. */
+void raft_tail_reset(struct raft_tail *tail, uint64_t base_index, uint64_t base_term);
 void raft_tail_free(struct raft_tail *tail);
 
 static inline uint64_t raft_tail_last(const struct raft_tail *tail)
 {
     return tail->base_index + tail->count;
+}
+
+/* Bytes of the entries that are not applied, or not durable. */
+static inline size_t raft_tail_unsettled_bytes(const struct raft_tail *tail)
+{
+    return tail->bytes - tail->settled_bytes;
 }
 
 uint64_t raft_tail_last_term(const struct raft_tail *tail);

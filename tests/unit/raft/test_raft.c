@@ -317,7 +317,7 @@ static void tail_keeps_its_entries_when_they_move_in_the_array(void **state)
 
     (void)state;
     memset(data->data, 0, data->len);
-    raft_tail_init(&tail, 0, 0);
+    raft_tail_init(&tail, 0, 0, KEEL_TAIL_BYTES, KEEL_TAIL_ENTRIES);
     for (uint64_t i = 1; i <= 1000; i++) {
         raft_tail_append(&tail,
                          (struct raft_entry){ i, i, RAFT_ENTRY_COMMAND, keel_buf_ref(data) });
