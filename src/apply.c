@@ -35,7 +35,7 @@ static struct apply_session *add_session(struct apply *a, uint64_t id, uint64_t 
 }
 
 /* A node has one session: a process that starts ends that of the one before it. */
-static void end_sessions_of(struct apply *a, uint64_t node)
+void apply_end_sessions(struct apply *a, uint64_t node)
 {
     size_t kept = 0;
 
@@ -92,7 +92,7 @@ static int op_open_session(struct apply_op *op, const Keel__OpenSession *open)
     for (size_t i = 0; i < a->session_count; i++)
         if (a->sessions[i].node == open->node && a->sessions[i].nonce == open->nonce)
             return 0; /* sent twice: the session that it asks for is there */
-    end_sessions_of(a, open->node);
+    apply_end_sessions(a, open->node);
     add_session(a, op->entry->index, open->node, open->nonce);
     op->outcome->opened_session = true;
     op->outcome->node = open->node;
@@ -134,20 +134,18 @@ static int op_settings(struct apply_op *op, const Keel__Settings *set)
     return 0;
 }
 
-static int op_contact(struct apply_op *op, const Keel__Contact *contact)
+/* Counted by a leader whose term is over: its clock has no say any more. */
+static int op_session_expire(struct apply_op *op, const Keel__SessionExpire *expire)
 {
-    for (size_t i = 0; i < op->a->member_count; i++) {
-        struct apply_member *member = &op->a->members[i];
+    const struct apply_session *session = find_session(op->a, expire->session);
 
-        if (member->id != contact->node)
-            continue;
-        if (member->incarnation != 0)
-            return KEEL_E_EXISTS;
-        member->incarnation = contact->incarnation;
-        op->outcome->members_changed = true;
-        return 0;
-    }
-    return KEEL_E_NOTFOUND;
+    if (expire->term != op->entry->term)
+        return KEEL_E_STALE;
+    if (session == NULL)
+        return KEEL_E_NOSESSION;
+    op->outcome->expired_session = expire->session;
+    apply_end_sessions(op->a, session->node);
+    return 0;
 }
 
 /* ---- dispatch ---- */
@@ -195,7 +193,9 @@ static int execute(struct apply_op *op)
     case KEEL__COMMAND__OP_SETTINGS:
         return op_settings(op, head->settings);
     case KEEL__COMMAND__OP_CONTACT:
-        return op_contact(op, head->contact);
+        return apply_contact(op, head->contact);
+    case KEEL__COMMAND__OP_SESSION_EXPIRE:
+        return op_session_expire(op, head->session_expire);
     case KEEL__COMMAND__OP__NOT_SET:
     case _KEEL__COMMAND__OP__CASE_IS_INT_SIZE:
     default:
@@ -282,6 +282,8 @@ int apply_entry(struct apply *a, const struct raft_entry *entry, uint64_t now_us
     op.txn = mvcc_begin(a->mvcc, entry->index, entry->term);
     if (entry->kind == RAFT_ENTRY_COMMAND)
         err = run_command(&op);
+    else if (entry->kind == RAFT_ENTRY_CONFIG)
+        err = apply_configuration(a, entry, &outcome);
     if (err != 0)
         return err; /* the node stops: the transaction is never committed */
     mvcc_commit(op.txn);
@@ -363,9 +365,14 @@ static struct keel_buf *pack_cluster(const struct apply *a)
     settings.txn_ops = a->settings.txn_ops;
     settings.level = a->settings.level;
     state.settings = &settings;
+    struct keel_buf *config = raft_config_encode(&a->config, keel_slice_of(NULL, 0));
+
+    state.config = (ProtobufCBinaryData){ config->len, config->data };
+    state.config_index = a->config_index;
     struct keel_buf *buf = keel_buf_new(keel__cluster_state__get_packed_size(&state));
 
     keel__cluster_state__pack(&state, buf->data);
+    keel_buf_free(config);
     keel_arena_free(&arena);
     return buf;
 }
@@ -399,13 +406,19 @@ static int load_session(struct apply *a, const Keel__SessionState *state)
     return 0;
 }
 
-static void add_member(struct apply *a, const struct apply_member *member)
+static int load_members(struct apply *a, const Keel__ClusterState *state)
 {
-    struct apply_member *copy = &a->members[a->member_count++];
+    struct keel_slice rest;
 
-    *copy = *member;
-    copy->name = keel_strdup(member->name);
-    copy->address = keel_strdup(member->address);
+    for (size_t i = 0; i < state->n_members; i++) {
+        const Keel__MemberState *m = state->members[i];
+
+        apply_add_member(
+            a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0, m->incarnation });
+    }
+    a->config_index = state->config_index;
+    return raft_config_decode(keel_slice_of(state->config.data, state->config.len), &a->config,
+                              &rest);
 }
 
 static int load_cluster(struct apply *a, struct keel_slice bytes)
@@ -420,13 +433,8 @@ static int load_cluster(struct apply *a, struct keel_slice bytes)
     for (size_t i = 0; i < state->n_sessions; i++)
         if (load_session(a, state->sessions[i]) != 0)
             return KEEL_E_CORRUPT;
-    a->members = keel_calloc(KEEL_MEMBERS_MAX, sizeof *a->members);
-    for (size_t i = 0; i < state->n_members; i++) {
-        const Keel__MemberState *m = state->members[i];
-
-        add_member(
-            a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0, m->incarnation });
-    }
+    if (load_members(a, state) != 0)
+        return KEEL_E_CORRUPT;
     a->settings = (struct apply_settings){
         .known = state->settings->first != 0,
         .file_size_bytes = state->settings->file_size_bytes,
@@ -438,11 +446,8 @@ static int load_cluster(struct apply *a, struct keel_slice bytes)
     return 0;
 }
 
-static void fresh_state(struct apply *a, const struct apply_member *members, size_t count)
+static void fresh_state(struct apply *a)
 {
-    a->members = keel_calloc(KEEL_MEMBERS_MAX, sizeof *a->members);
-    for (size_t i = 0; i < count; i++)
-        add_member(a, &members[i]);
     a->settings = (struct apply_settings){
         .file_size_bytes = KEEL_FILE_SIZE_MAX,
         .quota_bytes = 2ull << 30,
@@ -453,19 +458,16 @@ static void fresh_state(struct apply *a, const struct apply_member *members, siz
     a->leases = lease_table_new();
 }
 
-static int load_state(struct apply *a, const struct apply_member *members, size_t count)
+int apply_load(struct apply *a)
 {
     struct keel_buf *cluster, *leases;
     int err = mvcc_meta(a->mvcc, keel_slice_str(META_CLUSTER), &cluster);
 
-    if (err == KEEL_E_NOTFOUND) {
-        fresh_state(a, members, count);
-        return 0;
-    }
     if (err != 0)
         return err;
     err = load_cluster(a, keel_buf_slice(cluster));
     keel_buf_free(cluster);
+    keel_arena_reset(&a->arena);
     if (err != 0)
         return err;
     if (mvcc_meta(a->mvcc, keel_slice_str(META_LEASES), &leases) != 0)
@@ -475,17 +477,18 @@ static int load_state(struct apply *a, const struct apply_member *members, size_
     return err == KEEL_E_MALFORMED ? KEEL_E_CORRUPT : err;
 }
 
-int apply_new(struct mvcc *mvcc, const struct apply_member *members, size_t member_count,
-              struct apply **ret_apply)
+int apply_new(struct mvcc *mvcc, struct apply **ret_apply)
 {
     struct apply *a = keel_calloc(1, sizeof *a);
 
-    KEEL_ASSERT(member_count <= KEEL_MEMBERS_MAX);
     a->mvcc = mvcc;
     keel_arena_init(&a->arena);
-    int err = load_state(a, members, member_count);
+    int err = apply_load(a);
 
-    keel_arena_reset(&a->arena);
+    if (err == KEEL_E_NOTFOUND) {
+        fresh_state(a, members, member_count);
+        err = 0;
+    }
     if (err != 0) {
         apply_free(a);
         return err;
@@ -494,20 +497,31 @@ int apply_new(struct mvcc *mvcc, const struct apply_member *members, size_t memb
     return 0;
 }
 
-struct apply *apply_free(struct apply *a)
+void apply_clear(struct apply *a)
 {
-    if (a == NULL)
-        return NULL;
     for (size_t i = 0; i < a->session_count; i++)
         free(a->sessions[i].results);
     for (size_t i = 0; i < a->member_count; i++) {
         free(a->members[i].name);
         free(a->members[i].address);
     }
-    free(a->sessions);
     free(a->members);
+    a->session_count = 0;
+    a->members = NULL;
+    a->member_count = 0;
+    a->settings = (struct apply_settings){ 0 };
+    a->next_ino = 0;
+    a->leases = lease_table_free(a->leases);
+    a->change_count = 0;
+}
+
+struct apply *apply_free(struct apply *a)
+{
+    if (a == NULL)
+        return NULL;
+    apply_clear(a);
+    free(a->sessions);
     free(a->changes);
-    lease_table_free(a->leases);
     keel_arena_free(&a->arena);
     free(a);
     return NULL;
@@ -526,10 +540,4 @@ struct lease_table *apply_leases(const struct apply *a)
 const struct apply_settings *apply_settings(const struct apply *a)
 {
     return &a->settings;
-}
-
-const struct apply_member *apply_members(const struct apply *a, size_t *ret_count)
-{
-    *ret_count = a->member_count;
-    return a->members;
 }

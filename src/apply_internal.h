@@ -1,9 +1,10 @@
-/* Shared by apply.c (sessions, dispatch, state) and apply_ops.c (what each operation does); nobody
- * else's. */
+/* Shared by apply.c (sessions, dispatch, state), apply_ops.c (what each operation does) and
+ * apply_reload.c (another state in the place of this one); nobody else's. */
 #ifndef KEEL_APPLY_INTERNAL_H
 #define KEEL_APPLY_INTERNAL_H
 
 #include "apply.h"
+#include "raft/quorum.h"
 
 struct apply_session {
     uint64_t id, node, nonce;
@@ -18,8 +19,10 @@ struct apply {
     struct lease_table *leases;
     struct apply_session *sessions;
     size_t session_count, session_capacity;
-    struct apply_member *members;
+    struct apply_member members[KEEL_MEMBERS_MAX];
     size_t member_count;
+    struct raft_config config;
+    uint64_t config_index;
     struct apply_settings settings;
     uint64_t next_ino;
     struct keel_arena arena; /* of the entry that was applied last */
@@ -39,6 +42,22 @@ struct apply_op {
     struct command_result *result;
 };
 
+/* ---- apply.c ---- */
+
+/* A node's sessions are over. */
+void apply_end_sessions(struct apply *a, uint64_t node);
+
+/* ---- apply_members.c ---- */
+
+/* Takes the data of a configuration's entry. KEEL_E_MALFORMED, KEEL_E_NEWER: lost trust. */
+int apply_configuration(struct apply *a, const struct raft_entry *entry,
+                        struct apply_outcome *outcome);
+void apply_add_member(struct apply *a, const struct apply_member *member); /* copies its strings */
+void apply_clear_members(struct apply *a);
+int apply_contact(struct apply_op *op, const Keel__Contact *contact);
+
+/* ---- apply_ops.c ---- */
+
 /* Executes a command that touches the keyspace or leases; fills in op->result apart from err, which
  * is returned. An error leaves the state as it was. */
 int apply_create(struct apply_op *op, const Keel__Create *create);
@@ -50,5 +69,11 @@ int apply_copy_range(struct apply_op *op, const Keel__CopyRange *copy);
 int apply_lease_grant(struct apply_op *op, const Keel__LeaseGrant *grant);
 /* Revocation and expiry: deletes all keys of the lease in one revision, in key order. */
 int apply_lease_end(struct apply_op *op, uint64_t lease);
+
+/* Sessions, leases, settings and members as in the store; nothing of them is there before.
+ * KEEL_E_NOTFOUND: the store has none; KEEL_E_CORRUPT, KEEL_E_NEWER. */
+int apply_load(struct apply *a);
+/* Frees and forgets them. */
+void apply_clear(struct apply *a);
 
 #endif
