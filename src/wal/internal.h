@@ -12,12 +12,27 @@ enum {
         16,             /* steps that are zero-filled before the place where the next record goes */
     WAL_FILE_NAME = 24, /* sixteen hex digits, ".wal", NUL, rounded up */
     WAL_RECORD_MAX = WAL_RECORD_HEADER + KEEL_ENTRY_SIZE_MAX,
+    WAL_SEGMENT_FRONT = WAL_SEGMENT_HEADER + WAL_RECORD_HEADER + 8, /* header and hard state */
 };
 
-/* Where an entry's record is: eight bytes an entry. */
+/* Where an entry's record is. */
 struct wal_position {
-    uint32_t segment; /* epoch of its segment less wal.base_epoch */
+    uint32_t segment; /* epoch of its segment less wal_index.origin */
     uint32_t slot;    /* offset in the segment, in units of eight bytes */
+};
+
+/* The base of a log of which nothing is known yet: its first entry is still to be met. */
+#define WAL_BASE_UNKNOWN UINT64_MAX
+
+/* The entries base + 1 … base + count. */
+struct wal_index {
+    struct wal_position *at; /* of entry base + 1 + i at [i] */
+    size_t count, capacity;
+    uint64_t base;
+    uint64_t base_term; /* of entry `base`, if it is known: base is 0, or a reset mark says it */
+    bool base_term_known;
+    uint64_t mark_epoch; /* of the segment with the last reset mark; 0: the log has none */
+    uint64_t origin;     /* positions count segments from this epoch on */
 };
 
 /* Reads a file piece by piece; what it gave stays valid until the next call. */
@@ -54,12 +69,16 @@ struct wal {
     uint64_t cluster_id, node_id, segment_bytes, fill_bytes;
 
     struct disk_file *file; /* the segment that is appended to */
-    uint64_t base_epoch;    /* of the oldest segment */
+    uint64_t oldest_epoch;
     uint64_t epoch;         /* of `file` */
     uint64_t offset;        /* where the next record goes; 0: the segment's header goes first */
-    uint64_t filled;        /* the file's length: zeroes between offset and here */
+    uint64_t filled;        /* the file's length: zeroes, or an older segment's bytes, up to here */
+    bool recycled;          /* … the latter */
     struct disk_file *next; /* the segment of epoch + 1, prepared and unused; may be NULL */
     uint64_t next_filled;
+    bool next_recycled;
+    uint64_t *ends; /* of the segments before this one, oldest first: how many bytes are in use */
+    size_t end_count, end_capacity;
 
     uint64_t sequence;          /* of the last record */
     uint64_t previous_checksum; /* its checksum */
@@ -68,9 +87,9 @@ struct wal {
     uint64_t last_data;         /* the last sequence that is not a WAL_DURABLE record */
     bool failed;
 
-    struct wal_position *positions; /* of entry i at [i - 1] */
-    uint64_t position_count;        /* is the last index */
-    size_t position_capacity;
+    struct raft_hard_state hard_state; /* as the records say, but never below entry_term */
+    uint64_t entry_term;               /* the highest of any entry or mark */
+    struct wal_index index;
 
     struct wal_gather gather;
     struct wal_window window; /* of wal_read */
@@ -85,15 +104,16 @@ static inline size_t wal_record_size(size_t body_len)
     return (WAL_RECORD_HEADER + body_len + 7) & ~(size_t)7;
 }
 
-/* Whether a record may begin with these WAL_RECORD_HEADER bytes, and how long it would be: cheap,
- * and no more than a reason to read that far and decode. */
-bool wal_record_peek(const uint8_t *p, size_t *ret_size);
+/* Whether a record may begin with these WAL_RECORD_HEADER bytes, how long it would be and of which
+ * epoch: cheap, and no more than a reason to read that far and decode. */
+bool wal_record_peek(const uint8_t *p, size_t *ret_size, uint64_t *ret_epoch);
 
 /* ---- segment.c ---- */
 
 struct wal_segment_header {
     uint32_t version;
     uint64_t cluster_id, node_id, epoch, first_sequence, previous_checksum;
+    bool recycled; /* bytes of an older segment may lie behind the records */
 };
 
 /* WAL_SEGMENT_HEADER bytes at p. */
@@ -129,10 +149,48 @@ int wal_segment_zero(struct wal *w, struct disk_file *file, uint64_t from, uint6
 /* Creates the file of an epoch, so that its name is durable. */
 int wal_segment_create(struct wal *w, uint64_t epoch, struct disk_file **ret_file);
 
-/* ---- wal.c ---- */
+/* ---- index.c ---- */
+
+uint64_t wal_index_last(const struct wal_index *x);
+/* The first whose predecessor's term is known. */
+uint64_t wal_index_first(const struct wal_index *x);
 
 /* Entry `index` is at this place now, and is the last one. */
-void wal_index_set(struct wal *w, uint64_t index, uint64_t epoch, uint64_t offset);
+void wal_index_set(struct wal_index *x, uint64_t index, uint64_t epoch, uint64_t offset);
+
+/* A mark in segment `epoch`: no entries, the next one is index + 1. */
+void wal_index_reset(struct wal_index *x, uint64_t index, uint64_t term, uint64_t epoch);
+/* No entries, the next one is base + 1; nothing is known of `base` itself, unless it is 0. */
+void wal_index_rebase(struct wal_index *x, uint64_t base);
+
+/* Segments older than this one are gone. */
+void wal_index_trim(struct wal_index *x, uint64_t oldest_epoch);
+
+/* Of an entry base < index <= last. */
+uint64_t wal_index_epoch(const struct wal_index *x, uint64_t index);
+uint64_t wal_index_offset(const struct wal_index *x, uint64_t index);
+
+/* The oldest segment that is needed when entries up to `index` are not: one that has an entry above
+ * it. The last entry, or the mark when no entry has followed it, is always needed: without it
+ * nothing would say where the log ends. 0: all are needed. */
+uint64_t wal_index_needs(const struct wal_index *x, uint64_t index);
+
+void wal_index_free(struct wal_index *x);
+
+/* ---- wal.c ---- */
+
+/* An entry or a mark of this term is in the log: a hard state below it was lost, or is still to
+ * come. */
+void wal_note_term(struct wal *w, uint64_t term);
+
+/* The segment that is oldest_epoch + end_count ends here. */
+void wal_note_end(struct wal *w, uint64_t bytes);
+
+/* The term of an entry, or of the base. KEEL_E_NOTFOUND: not known. */
+int wal_term_of(struct wal *w, uint64_t index, uint64_t *ret_term);
+
+/* Writes a reset mark with the hard state that goes with it, synced. */
+int wal_write_reset(struct wal *w, uint64_t index, uint64_t term);
 
 /* The entry that a record holds; its data is a copy. */
 struct raft_entry wal_entry_of(const struct wal_record *record);

@@ -73,18 +73,19 @@ static bool record_is_possible(const struct wal_record *record)
     case WAL_DURABLE:
         return record->length == 0 && record->entry_kind == 0;
     case WAL_RESET:
-        return true;
+        return record->index > 0 && record->length == 0 && record->entry_kind == 0;
     }
     return false;
 }
 
-bool wal_record_peek(const uint8_t *p, size_t *ret_size)
+bool wal_record_peek(const uint8_t *p, size_t *ret_size, uint64_t *ret_epoch)
 {
     uint32_t length = get_le32(p + OFF_LENGTH);
 
     if (memcmp(p, record_magic, sizeof record_magic) != 0 || length > KEEL_ENTRY_SIZE_MAX)
         return false;
     *ret_size = wal_record_size(length);
+    *ret_epoch = get_le64(p + OFF_EPOCH);
     return true;
 }
 
@@ -93,8 +94,9 @@ int wal_record_decode(struct keel_slice bytes, struct wal_record *ret_record, si
     const uint8_t *p = bytes.data;
 
     size_t size;
+    uint64_t epoch;
 
-    if (bytes.len < WAL_RECORD_HEADER || !wal_record_peek(p, &size) || size > bytes.len)
+    if (bytes.len < WAL_RECORD_HEADER || !wal_record_peek(p, &size, &epoch) || size > bytes.len)
         return KEEL_E_MALFORMED;
 
     uint32_t length = get_le32(p + OFF_LENGTH);
@@ -105,7 +107,7 @@ int wal_record_decode(struct keel_slice bytes, struct wal_record *ret_record, si
         .entry_kind = p[OFF_ENTRY_KIND],
         .term = get_le64(p + OFF_TERM),
         .index = get_le64(p + OFF_INDEX),
-        .epoch = get_le64(p + OFF_EPOCH),
+        .epoch = epoch,
         .sequence = get_le64(p + OFF_SEQUENCE),
         .previous_checksum = get_le64(p + OFF_PREVIOUS),
         .durable = get_le64(p + OFF_DURABLE),

@@ -14,7 +14,7 @@
 enum {
     OFF_MAGIC = 0,
     OFF_VERSION = 8,
-    OFF_RESERVED = 12,
+    OFF_FLAGS = 12,
     OFF_CLUSTER = 16,
     OFF_NODE = 24,
     OFF_EPOCH = 32,
@@ -22,6 +22,8 @@ enum {
     OFF_PREVIOUS = 48,
     OFF_CHECKSUM = 56,
 };
+
+enum { FLAG_RECYCLED = 1 };
 
 enum { WINDOW_BYTES_MIN = 4 << 10, WINDOW_BYTES = 256 << 10 };
 
@@ -34,6 +36,7 @@ void wal_segment_encode(const struct wal_segment_header *header, uint8_t *p)
     memset(p, 0, WAL_SEGMENT_HEADER);
     memcpy(p + OFF_MAGIC, segment_magic, sizeof segment_magic);
     put_le32(p + OFF_VERSION, header->version);
+    put_le32(p + OFF_FLAGS, header->recycled ? FLAG_RECYCLED : 0);
     put_le64(p + OFF_CLUSTER, header->cluster_id);
     put_le64(p + OFF_NODE, header->node_id);
     put_le64(p + OFF_EPOCH, header->epoch);
@@ -60,11 +63,13 @@ int wal_segment_decode(struct keel_slice bytes, struct wal_segment_header *ret_h
         .epoch = get_le64(p + OFF_EPOCH),
         .first_sequence = get_le64(p + OFF_FIRST),
         .previous_checksum = get_le64(p + OFF_PREVIOUS),
+        .recycled = get_le32(p + OFF_FLAGS) == FLAG_RECYCLED,
     };
 
     if (header.version > WAL_FORMAT_VERSION)
         return KEEL_E_NEWER;
-    if (header.version == 0 || get_le32(p + OFF_RESERVED) != 0 || header.first_sequence == 0)
+    if (header.version == 0 || get_le32(p + OFF_FLAGS) > FLAG_RECYCLED ||
+        header.first_sequence == 0)
         return KEEL_E_MALFORMED;
     *ret_header = header;
     return 0;
@@ -161,9 +166,10 @@ int wal_window_record(struct wal_window *win, uint64_t offset, struct wal_record
 
     if (err != 0)
         return err;
+    uint64_t epoch;
     size_t size;
 
-    if (bytes.len < WAL_RECORD_HEADER || !wal_record_peek(bytes.data, &size))
+    if (bytes.len < WAL_RECORD_HEADER || !wal_record_peek(bytes.data, &size, &epoch))
         return KEEL_E_MALFORMED;
     err = wal_window_get(win, offset, size, &bytes);
     if (err != 0)

@@ -30,7 +30,7 @@ int wal_open(struct disk *disk, const struct wal_options *options, struct wal **
              struct wal_recovery *ret_recovery, char *ret_why, size_t why_size)
 {
     struct wal *w = keel_calloc(1, sizeof *w);
-    struct wal_recovery recovery = { .first_index = 1 };
+    struct wal_recovery recovery = { 0 };
 
     w->disk = disk;
     w->cluster_id = options->cluster_id;
@@ -65,7 +65,8 @@ struct wal *wal_close(struct wal *w)
     if (w->reader != NULL)
         w->disk->ops->close(w->reader);
     wal_window_free(&w->window);
-    free(w->positions);
+    wal_index_free(&w->index);
+    free(w->ends);
     free(w->gather.scratch);
     free(w->gather.pieces);
     free(w->gather.iov);
@@ -76,26 +77,31 @@ struct wal *wal_close(struct wal *w)
 
 uint64_t wal_last_index(const struct wal *w)
 {
-    return w->position_count;
+    return wal_index_last(&w->index);
 }
 
-/* The index is an array of places. An entry cuts off what stood at its own index and above:
- *
- *   positions  1@64 2@144 3@224        entry 2 comes again, at 304
- *   positions  1@64 2@304              3 is gone, as raft wants it */
-void wal_index_set(struct wal *w, uint64_t index, uint64_t epoch, uint64_t offset)
+uint64_t wal_first_index(const struct wal *w)
 {
-    KEEL_ASSERT(index > 0 && index <= w->position_count + 1);
-    KEEL_ASSERT(offset % 8 == 0 && offset / 8 <= UINT32_MAX);
-    KEEL_ASSERT(epoch - w->base_epoch <= UINT32_MAX);
+    return wal_index_first(&w->index);
+}
 
-    if (index > w->position_capacity) {
-        w->position_capacity = w->position_capacity ? 2 * w->position_capacity : 256;
-        w->positions = keel_realloc(w->positions, w->position_capacity * sizeof w->positions[0]);
+void wal_note_term(struct wal *w, uint64_t term)
+{
+    if (term > w->entry_term)
+        w->entry_term = term;
+    if (w->hard_state.term < w->entry_term) {
+        w->hard_state.term = w->entry_term;
+        w->hard_state.vote = 0;
     }
-    w->positions[index - 1] =
-        (struct wal_position){ (uint32_t)(epoch - w->base_epoch), (uint32_t)(offset / 8) };
-    w->position_count = index;
+}
+
+void wal_note_end(struct wal *w, uint64_t bytes)
+{
+    if (w->end_count == w->end_capacity) {
+        w->end_capacity = w->end_capacity ? 2 * w->end_capacity : 16;
+        w->ends = keel_realloc(w->ends, w->end_capacity * sizeof w->ends[0]);
+    }
+    w->ends[w->end_count++] = bytes;
 }
 
 /* ---- putting one write together ---- */
@@ -205,6 +211,7 @@ static void gather_segment_header(struct wal *w)
         .epoch = w->epoch,
         .first_sequence = w->sequence + 1,
         .previous_checksum = w->previous_checksum,
+        .recycled = w->recycled,
     };
 
     wal_segment_encode(&header, gather_reserve(&w->gather, WAL_SEGMENT_HEADER));
@@ -232,11 +239,14 @@ static int switch_segment(struct wal *w)
             return err;
         }
     }
+    wal_note_end(w, w->offset);
     w->disk->ops->close(w->file);
     w->file = file;
     w->filled = w->next ? w->next_filled : 0;
+    w->recycled = w->next && w->next_recycled;
     w->next = NULL;
     w->next_filled = 0;
+    w->next_recycled = false;
     w->epoch++;
     w->offset = 0;
     return 0;
@@ -247,10 +257,57 @@ static bool segment_is_full(const struct wal *w, size_t more)
 {
     uint64_t end = w->offset + w->gather.bytes;
 
-    return end > WAL_SEGMENT_HEADER && end + more > w->segment_bytes;
+    return end > WAL_SEGMENT_FRONT && end + more > w->segment_bytes;
 }
 
 /* Completes the record's place in the chain and adds it to the write. */
+static void place(struct wal *w, struct wal_record *record)
+{
+    record->length = (uint32_t)record->body.len;
+    record->epoch = w->epoch;
+    record->sequence = w->sequence + 1;
+    record->previous_checksum = w->previous_checksum;
+    record->durable = w->durable;
+    if (record->kind == WAL_ENTRY)
+        wal_index_set(&w->index, record->index, w->epoch, w->offset + w->gather.bytes);
+    w->previous_checksum = wal_record_encode(record, gather_reserve(&w->gather, WAL_RECORD_HEADER));
+    gather_body(&w->gather, record->body);
+    w->sequence++;
+    if (record->kind != WAL_DURABLE)
+        w->last_data = w->sequence;
+}
+
+/* The commit index is a hint, and recovery takes a log that ends before it for damaged: never
+ * promise more than what stands before this record. `vote` becomes the body. */
+static struct wal_record
+hard_state_record(const struct wal *w, const struct raft_hard_state *hard_state, uint8_t vote[8])
+{
+    uint64_t last = wal_index_last(&w->index);
+
+    put_le64(vote, hard_state->vote);
+    return (struct wal_record){
+        .kind = WAL_HARD_STATE,
+        .term = hard_state->term,
+        .index = hard_state->commit < last ? hard_state->commit : last,
+        .body = keel_slice_of(vote, 8),
+    };
+}
+
+/* What a segment begins with: its header and, so that it stands alone when those before it have
+ * been released, the hard state. The log's very first segment has none to tell of. */
+static void place_front(struct wal *w)
+{
+    uint8_t vote[8];
+
+    if (w->offset + w->gather.bytes == 0)
+        gather_segment_header(w);
+    if (w->epoch == 1 || w->offset + w->gather.bytes > WAL_SEGMENT_HEADER)
+        return;
+    struct wal_record record = hard_state_record(w, &w->hard_state, vote);
+
+    place(w, &record);
+}
+
 static int append(struct wal *w, struct wal_record *record)
 {
     if (segment_is_full(w, wal_record_size(record->body.len))) {
@@ -261,21 +318,8 @@ static int append(struct wal *w, struct wal_record *record)
         if (err != 0)
             return err;
     }
-    if (w->offset + w->gather.bytes == 0)
-        gather_segment_header(w);
-
-    record->length = (uint32_t)record->body.len;
-    record->epoch = w->epoch;
-    record->sequence = w->sequence + 1;
-    record->previous_checksum = w->previous_checksum;
-    record->durable = w->durable;
-    if (record->kind == WAL_ENTRY)
-        wal_index_set(w, record->index, w->epoch, w->offset + w->gather.bytes);
-    w->previous_checksum = wal_record_encode(record, gather_reserve(&w->gather, WAL_RECORD_HEADER));
-    gather_body(&w->gather, record->body);
-    w->sequence++;
-    if (record->kind != WAL_DURABLE)
-        w->last_data = w->sequence;
+    place_front(w);
+    place(w, record);
     return 0;
 }
 
@@ -290,41 +334,66 @@ static int append_entry(struct wal *w, const struct raft_entry *entry)
         .index = entry->index,
         .body = keel_buf_slice(entry->data),
     };
+    int err = append(w, &record);
 
-    return append(w, &record);
+    if (err == 0)
+        wal_note_term(w, entry->term);
+    return err;
 }
 
 static int append_hard_state(struct wal *w, const struct raft_hard_state *hard_state)
 {
     uint8_t vote[8];
-    uint64_t last = w->position_count;
+    struct wal_record record = hard_state_record(w, hard_state, vote);
+    int err = append(w, &record);
 
-    put_le64(vote, hard_state->vote);
+    if (err != 0)
+        return err;
+    w->hard_state = *hard_state;
+    w->hard_state.commit = record.index;
+    wal_note_term(w, 0);
+    return 0;
+}
 
-    /* The commit index is a hint, and recovery takes a log that ends before it for damaged: never
-     * promise more than what stands before this record. */
-    struct wal_record record = {
-        .kind = WAL_HARD_STATE,
-        .term = hard_state->term,
-        .index = hard_state->commit < last ? hard_state->commit : last,
-        .body = keel_slice_of(vote, sizeof vote),
-    };
+/* All up to the mark is in a snapshot, so it was committed, and nothing behind it is known. */
+static int append_reset(struct wal *w, uint64_t index, uint64_t term)
+{
+    struct wal_record record = { .kind = WAL_RESET, .term = term, .index = index };
 
-    return append(w, &record);
+    KEEL_ASSERT(index > 0);
+    int err = append(w, &record);
+
+    if (err != 0)
+        return err;
+    wal_index_reset(&w->index, index, term, w->epoch);
+    w->hard_state.commit = index;
+    wal_note_term(w, term);
+    return 0;
 }
 
 /* The hard state comes last: if the batch is torn, its commit index can't outlive the entries it
  * speaks of. */
 static int append_batch(struct wal *w, const struct wal_batch *batch)
 {
-    for (size_t i = 0; i < batch->count; i++) {
-        KEEL_ASSERT(i == 0 || batch->entries[i].index == batch->entries[i - 1].index + 1);
-        int err = append_entry(w, &batch->entries[i]);
+    int err = batch->reset ? append_reset(w, batch->reset_index, batch->reset_term) : 0;
 
-        if (err != 0)
-            return err;
+    for (size_t i = 0; err == 0 && i < batch->count; i++) {
+        KEEL_ASSERT(i == 0 || batch->entries[i].index == batch->entries[i - 1].index + 1);
+        err = append_entry(w, &batch->entries[i]);
     }
-    return batch->has_hard_state ? append_hard_state(w, &batch->hard_state) : 0;
+    if (err == 0 && batch->has_hard_state)
+        err = append_hard_state(w, &batch->hard_state);
+    return err;
+}
+
+int wal_write_reset(struct wal *w, uint64_t index, uint64_t term)
+{
+    int err = append_reset(w, index, term);
+    struct raft_hard_state hard_state = w->hard_state;
+
+    if (err == 0)
+        err = append_hard_state(w, &hard_state);
+    return err == 0 ? flush(w) : err;
 }
 
 int wal_write(struct wal *w, struct wal_batch *const *batches, size_t count)
@@ -451,13 +520,12 @@ static int turn_to_segment(struct wal *w, uint64_t epoch)
 /* The record is borrowed until the next read. */
 static int read_record(struct wal *w, uint64_t index, struct wal_record *ret_record)
 {
-    struct wal_position at = w->positions[index - 1];
-    uint64_t epoch = w->base_epoch + at.segment;
+    uint64_t epoch = wal_index_epoch(&w->index, index);
     size_t size;
     int err = turn_to_segment(w, epoch);
 
     if (err == 0)
-        err = wal_window_record(&w->window, (uint64_t)at.slot * 8, ret_record, &size);
+        err = wal_window_record(&w->window, wal_index_offset(&w->index, index), ret_record, &size);
     if (err == KEEL_E_MALFORMED)
         return KEEL_E_CORRUPT;
     if (err != 0)
@@ -465,6 +533,23 @@ static int read_record(struct wal *w, uint64_t index, struct wal_record *ret_rec
     if (ret_record->kind != WAL_ENTRY || ret_record->index != index || ret_record->epoch != epoch)
         return KEEL_E_CORRUPT;
     return 0;
+}
+
+int wal_term_of(struct wal *w, uint64_t index, uint64_t *ret_term)
+{
+    struct wal_record record;
+
+    if (index == w->index.base && w->index.base_term_known) {
+        *ret_term = w->index.base_term;
+        return 0;
+    }
+    if (index <= w->index.base || index > wal_index_last(&w->index))
+        return KEEL_E_NOTFOUND;
+    int err = read_record(w, index, &record);
+
+    if (err == 0)
+        *ret_term = record.term;
+    return err;
 }
 
 struct raft_entry wal_entry_of(const struct wal_record *record)
@@ -484,7 +569,7 @@ static int read_entries(struct wal *w, uint64_t first, size_t max_bytes,
 {
     size_t capacity = 0, bytes = 0;
 
-    for (uint64_t index = first; index <= w->position_count; index++) {
+    for (uint64_t index = first; index <= wal_index_last(&w->index); index++) {
         struct wal_record record;
 
         if (*count > 0 && bytes + raft_entry_bytes(&(struct raft_entry){ 0 }) > max_bytes)
@@ -515,18 +600,13 @@ int wal_read(struct wal *w, uint64_t first, size_t max_bytes, struct raft_entry 
 {
     struct raft_entry *entries = NULL;
     size_t count = 0;
-    uint64_t prev_term = 0;
-    int err = 0;
+    uint64_t prev_term;
+    int err;
 
-    if (first == 0 || first > w->position_count)
+    if (first < wal_first_index(w) || first > wal_last_index(w))
         return KEEL_E_NOTFOUND;
     wal_window_open(&w->window, NULL); /* the current segment may have grown since */
-    if (first > 1) {
-        struct wal_record record;
-
-        err = read_record(w, first - 1, &record);
-        prev_term = err == 0 ? record.term : 0;
-    }
+    err = wal_term_of(w, first - 1, &prev_term);
     if (err == 0)
         err = read_entries(w, first, max_bytes, &entries, &count);
     if (err != 0) {

@@ -411,19 +411,56 @@ static void record_out_of_its_chain_ends_the_log(void **state)
     }
 }
 
-static void snapshot_mark_asks_for_the_version_that_wrote_it(void **state)
+/* The store must be at the snapshot, or further. */
+static void reset_mark_sets_where_the_log_goes_on(void **state)
 {
     struct wal_segment_header header = first_header();
     struct handmade h;
 
     (void)state;
-    hand_header(&h, &header);
-    hand_record(&h, (struct wal_record){ .kind = WAL_RESET, .index = 7, .epoch = 1 });
-    struct log log = log_of(&h);
+    for (uint64_t applied = 5; applied <= 9; applied++) {
+        hand_header(&h, &header);
+        hand_noop(&h, 1);
+        hand_record(&h,
+                    (struct wal_record){ .kind = WAL_RESET, .term = 3, .index = 7, .epoch = 1 });
+        hand_noop(&h, 8);
+        struct log log = log_of(&h);
 
-    assert_int_equal(log_open(&log), KEEL_E_NEWER);
-    assert_non_null(strstr(log.why, "install the version"));
-    log_end(&log);
+        log.options.store_applied = applied;
+        int err = log_open(&log);
+
+        if (applied == 7 || applied == 8) {
+            assert_int_equal(err, 0);
+            assert_true(log.recovery.first_index == 8 && log.recovery.last_index == 8);
+            assert_true(log.recovery.base_term == (applied == 7 ? 3 : 1));
+            assert_int_equal(log.recovery.count, 8 - applied);
+            assert_true(log.recovery.hard_state.commit == 7 && log.recovery.hard_state.term == 3);
+        } else {
+            assert_int_equal(err, KEEL_E_CORRUPT);
+            assert_non_null(
+                strstr(log.why, applied < 7 ? "segments are missing" : "the store is ahead"));
+        }
+        log_end(&log);
+    }
+}
+
+static void entry_at_or_below_a_reset_mark_is_damage(void **state)
+{
+    struct wal_segment_header header = first_header();
+
+    (void)state;
+    for (uint64_t index = 1; index <= 10; index++) {
+        struct handmade h;
+
+        hand_header(&h, &header);
+        hand_record(&h, (struct wal_record){ .kind = WAL_RESET, .index = 7, .epoch = 1 });
+        hand_noop(&h, index);
+        struct log log = log_of(&h);
+
+        log.options.store_applied = 7;
+        assert_int_equal(log_open(&log), index == 8 ? 0 : KEEL_E_CORRUPT);
+        log_end(&log);
+    }
 }
 
 static void logs_of_others_and_of_newer_versions_are_refused(void **state)
@@ -460,8 +497,8 @@ static void missing_segment_is_damage(void **state)
 
         assert_int_equal(log.disk->ops->remove(log.disk, segment_file(epoch)), 0);
         assert_int_equal(log_open(&log), KEEL_E_CORRUPT);
-        assert_non_null(strstr(log.why, segment_file(epoch)));
-        assert_non_null(strstr(log.why, "is missing"));
+        assert_non_null(strstr(log.why, segment_file(epoch == 1 ? 2 : epoch)));
+        assert_non_null(strstr(log.why, epoch == 1 ? "segments are missing" : "is missing"));
         log_end(&log);
     }
     log_end(&e.log);
@@ -638,7 +675,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(end_below_the_commit_index_is_damage),
         cmocka_unit_test(gap_between_entries_is_damage),
         cmocka_unit_test(record_out_of_its_chain_ends_the_log),
-        cmocka_unit_test(snapshot_mark_asks_for_the_version_that_wrote_it),
+        cmocka_unit_test(reset_mark_sets_where_the_log_goes_on),
+        cmocka_unit_test(entry_at_or_below_a_reset_mark_is_damage),
         cmocka_unit_test(logs_of_others_and_of_newer_versions_are_refused),
         cmocka_unit_test(missing_segment_is_damage),
         cmocka_unit_test(segment_under_a_wrong_name_is_refused),

@@ -166,7 +166,7 @@ static void read_of_rotten_bytes_is_corrupt(void **state)
     (void)state;
     log_start(&log, 0, 512);
     log_append(&log, 1, 3, 1);
-    disk_mem_flip(log.disk, segment_file(1), log.wal->positions[1].slot * 8 + 30, 4);
+    disk_mem_flip(log.disk, segment_file(1), wal_index_offset(&log.wal->index, 2) + 30, 4);
     assert_int_equal(wal_read(log.wal, 1, 1, &entries, &count, &prev_term), 0);
     raft_entries_free(entries, count);
     assert_int_equal(wal_read(log.wal, 1, SIZE_MAX, &entries, &count, &prev_term), KEEL_E_CORRUPT);
