@@ -89,6 +89,8 @@ static int op_open_session(struct apply_op *op, const Keel__OpenSession *open)
 {
     struct apply *a = op->a;
 
+    if (!raft_config_is_member(&a->config, open->node))
+        return KEEL_E_REMOVED;
     for (size_t i = 0; i < a->session_count; i++)
         if (a->sessions[i].node == open->node && a->sessions[i].nonce == open->nonce)
             return 0; /* sent twice: the session that it asks for is there */
@@ -486,7 +488,7 @@ int apply_new(struct mvcc *mvcc, struct apply **ret_apply)
     int err = apply_load(a);
 
     if (err == KEEL_E_NOTFOUND) {
-        fresh_state(a, members, member_count);
+        fresh_state(a);
         err = 0;
     }
     if (err != 0) {
@@ -501,14 +503,10 @@ void apply_clear(struct apply *a)
 {
     for (size_t i = 0; i < a->session_count; i++)
         free(a->sessions[i].results);
-    for (size_t i = 0; i < a->member_count; i++) {
-        free(a->members[i].name);
-        free(a->members[i].address);
-    }
-    free(a->members);
+    apply_clear_members(a);
     a->session_count = 0;
-    a->members = NULL;
-    a->member_count = 0;
+    a->config = (struct raft_config){ 0 };
+    a->config_index = 0;
     a->settings = (struct apply_settings){ 0 };
     a->next_ino = 0;
     a->leases = lease_table_free(a->leases);

@@ -1,5 +1,5 @@
-/* Shared by apply.c (sessions, dispatch, state), apply_ops.c (what each operation does) and
- * apply_reload.c (another state in the place of this one); nobody else's. */
+/* Shared by apply.c (sessions, dispatch, state), apply_members.c (members), apply_ops.c (what each
+ * operation does) and apply_reload.c (another state in the place of this one); nobody else's. */
 #ifndef KEEL_APPLY_INTERNAL_H
 #define KEEL_APPLY_INTERNAL_H
 
