@@ -5,396 +5,24 @@
  *     raft_script --rewrite FILE...    writes the trace into the files, to be reviewed as a diff
  *
  * A file consists of comments (#), empty lines, commands (>), and the trace of each command below
- * it. Nothing happens by itself: messages, persist requests and fetches wait for their command.
- * tests/data/raft/README.md has the commands. */
+ * it. Nothing happens by itself: messages, persist requests, fetches and snapshots wait for their
+ * command. tests/data/raft/README.md has the commands. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "buf.h"
 #include "check.h"
 #include "err.h"
-#include "raft/raft.h"
+#include "raft/config.h"
+#include "script_world.h"
 
-enum { NODES_MAX = 5, LOG_MAX = 256, FLIGHTS_MAX = 1024, REQUESTS_MAX = 64, WORDS_MAX = 16 };
-
-struct request {
-    struct raft_mark mark;
-    bool has_hard;
-    struct raft_hard_state hard;
-    struct raft_entry *entries;
-    size_t count;
-};
-
-struct node {
-    struct raft *r;
-    uint64_t id;
-    struct raft_hard_state hard; /* the disk: hard state, and entry i + 1 at log[i] */
-    struct raft_entry log[LOG_MAX];
-    uint64_t log_last, base, first_stored;
-    bool stalled; /* its disk waits for `persist` */
-    struct request requests[REQUESTS_MAX];
-    size_t request_count;
-    struct raft_fetch fetches[NODES_MAX];
-    size_t fetch_count;
-    enum raft_role role; /* as last reported */
-    uint64_t term, leader, commit;
-};
-
-struct world {
-    const char *file;
-    uint64_t now_us;
-    size_t count;
-    struct raft_options options; /* what all nodes have in common */
-    struct node nodes[NODES_MAX];
-    bool link[NODES_MAX][NODES_MAX];
-    struct raft_message *flights[FLIGHTS_MAX];
-    size_t flight_count;
-    bool quiet; /* only changes of role, leader and commit index, and answers */
-    struct keel_text out;
-};
+enum { WORDS_MAX = 16 };
 
 _Noreturn static void bad_script(const char *file, const char *what, const char *line)
 {
     fprintf(stderr, "%s: %s: %s\n", file, what, line);
     exit(2);
-}
-
-/* ---- the trace ---- */
-
-static const char *role_name(enum raft_role role)
-{
-    switch (role) {
-    case RAFT_FOLLOWER:
-        return "follower";
-    case RAFT_PRECANDIDATE:
-        return "precandidate";
-    case RAFT_CANDIDATE:
-        return "candidate";
-    case RAFT_LEADER:
-        return "leader";
-    case RAFT_LEARNER:
-        return "learner";
-    default:
-        return "?";
-    }
-}
-
-/* Without the filling of `padded`, which begins with the first blank. */
-static int text_len(const struct keel_buf *data)
-{
-    int len = 0;
-
-    while (len < 8 && (size_t)len < data->len && data->data[len] != ' ')
-        len++;
-    return len;
-}
-
-static void print_entries(struct keel_text *out, const struct raft_entry *entries, size_t count)
-{
-    for (size_t i = 0; i < count && i < 6; i++) {
-        const struct keel_buf *data = entries[i].data;
-
-        keel_text_printf(out, " %" PRIu64 "/%" PRIu64, entries[i].index, entries[i].term);
-        if (data != NULL)
-            keel_text_printf(out, ":%.*s", text_len(data), (const char *)data->data);
-    }
-    if (count > 6)
-        keel_text_printf(out, " … %" PRIu64 "/%" PRIu64, entries[count - 1].index,
-                         entries[count - 1].term);
-}
-
-static void print_vote(struct keel_text *out, const struct raft_message *m)
-{
-    if (m->type == RAFT_VOTE_REQUEST)
-        keel_text_printf(out, "%s%s last %" PRIu64 "/%" PRIu64, m->u.vote_request.pre ? " pre" : "",
-                         m->u.vote_request.transfer ? " transfer" : "",
-                         m->u.vote_request.last_index, m->u.vote_request.last_term);
-    else
-        keel_text_printf(out, "%s %s age %" PRIu64 ".%03" PRIu64 "ms",
-                         m->u.vote_reply.pre ? " pre" : "",
-                         m->u.vote_reply.granted ? "granted" : "rejected",
-                         m->u.vote_reply.ack_age_us / 1000, m->u.vote_reply.ack_age_us % 1000);
-}
-
-static void print_append(struct keel_text *out, const struct raft_message *m)
-{
-    if (m->type == RAFT_APPEND) {
-        keel_text_printf(out, " prev %" PRIu64 "/%" PRIu64 " commit %" PRIu64,
-                         m->u.append.prev_index, m->u.append.prev_term, m->u.append.commit);
-        if (m->u.append.sent_us == 0)
-            keel_text_printf(out, " (no reply)");
-        print_entries(out, m->u.append.entries, m->u.append.count);
-    } else if (m->u.append_reply.rejected) {
-        keel_text_printf(out, " rejected %" PRIu64 " hint %" PRIu64 "/%" PRIu64,
-                         m->u.append_reply.index, m->u.append_reply.hint_index,
-                         m->u.append_reply.hint_term);
-    } else {
-        keel_text_printf(out, " up to %" PRIu64, m->u.append_reply.index);
-    }
-}
-
-static void print_message(struct keel_text *out, const struct raft_message *m)
-{
-    keel_text_printf(out, "%" PRIu64 ">%" PRIu64 " %s term %" PRIu64, m->from, m->to,
-                     raft_message_name(m->type), m->term);
-    switch (m->type) {
-    case RAFT_VOTE_REQUEST:
-    case RAFT_VOTE_REPLY:
-        print_vote(out, m);
-        break;
-    case RAFT_APPEND:
-    case RAFT_APPEND_REPLY:
-        print_append(out, m);
-        break;
-    case RAFT_HEARTBEAT:
-        keel_text_printf(out, " commit %" PRIu64 " round %" PRIu64, m->u.heartbeat.commit,
-                         m->u.heartbeat.round);
-        break;
-    case RAFT_HEARTBEAT_REPLY:
-        keel_text_printf(out, " round %" PRIu64, m->u.heartbeat_reply.round);
-        break;
-    case RAFT_READ_REQUEST:
-        keel_text_printf(out, " context %" PRIu64, m->u.read_request.context);
-        break;
-    case RAFT_READ_REPLY:
-        keel_text_printf(out, " context %" PRIu64, m->u.read_reply.context);
-        if (m->u.read_reply.refused)
-            keel_text_printf(out, " refused");
-        else
-            keel_text_printf(out, " index %" PRIu64, m->u.read_reply.index);
-        break;
-    case RAFT_TIMEOUT_NOW:
-    case RAFT_MESSAGE_TYPES:
-    default:
-        break;
-    }
-    keel_text_printf(out, "\n");
-}
-
-static void print_request(struct keel_text *out, uint64_t id, const struct raft_ready *ready)
-{
-    keel_text_printf(out, "  %" PRIu64 " persists #%" PRIu64 ":", id, ready->mark.seq);
-    if (ready->hard_state != NULL)
-        keel_text_printf(out, " term %" PRIu64 " vote %" PRIu64 " commit %" PRIu64,
-                         ready->hard_state->term, ready->hard_state->vote,
-                         ready->hard_state->commit);
-    if (ready->entry_count > 0)
-        keel_text_printf(out, "%s entries", ready->hard_state != NULL ? "," : "");
-    print_entries(out, ready->entries, ready->entry_count);
-    keel_text_printf(out, "\n");
-}
-
-static void print_changes(struct world *w, struct node *n)
-{
-    if (n->role != raft_role(n->r) || n->term != raft_term(n->r)) {
-        keel_text_printf(&w->out, "  %" PRIu64 " is %s in term %" PRIu64 "\n", n->id,
-                         role_name(raft_role(n->r)), raft_term(n->r));
-        n->leader = raft_role(n->r) == RAFT_LEADER ? n->id : n->leader;
-    }
-    if (n->leader != raft_leader(n->r) && raft_leader(n->r) != 0)
-        keel_text_printf(&w->out, "  %" PRIu64 " follows %" PRIu64 "\n", n->id, raft_leader(n->r));
-    else if (n->leader != raft_leader(n->r) && raft_role(n->r) == RAFT_FOLLOWER)
-        keel_text_printf(&w->out, "  %" PRIu64 " has no leader\n", n->id);
-    if (n->commit != raft_commit_index(n->r))
-        keel_text_printf(&w->out, "  %" PRIu64 " commits %" PRIu64 "\n", n->id,
-                         raft_commit_index(n->r));
-    n->role = raft_role(n->r);
-    n->term = raft_term(n->r);
-    n->leader = raft_leader(n->r);
-    n->commit = raft_commit_index(n->r);
-}
-
-/* ---- the world ---- */
-
-static void submit(struct world *w, struct node *n, const struct raft_ready *ready)
-{
-    struct request *request = &n->requests[n->request_count++];
-
-    KEEL_ASSERT(n->request_count < REQUESTS_MAX);
-    if (!w->quiet)
-        print_request(&w->out, n->id, ready);
-    *request = (struct request){ .mark = ready->mark, .has_hard = ready->hard_state != NULL };
-    if (ready->hard_state != NULL)
-        request->hard = *ready->hard_state;
-    request->entries = raft_entries_copy(ready->entries, ready->entry_count);
-    request->count = ready->entry_count;
-}
-
-static void launch(struct world *w, struct raft_message *msg_take)
-{
-    if (!w->quiet) {
-        keel_text_printf(&w->out, "  ");
-        print_message(&w->out, msg_take);
-    }
-    KEEL_ASSERT(w->flight_count < FLIGHTS_MAX);
-    w->flights[w->flight_count++] = msg_take;
-}
-
-/* Carries out what the last call on a node has brought. */
-static void settle_node(struct world *w, struct node *n)
-{
-    struct raft_ready ready;
-
-    print_changes(w, n);
-    while (raft_ready(n->r, w->now_us, &ready)) {
-        if (ready.persist)
-            submit(w, n, &ready);
-        for (size_t i = 0; i < ready.message_count; i++)
-            launch(w, ready.messages[i]);
-        for (size_t i = 0; i < ready.read_count; i++)
-            keel_text_printf(&w->out, "  %" PRIu64 " read %" PRIu64 " index %" PRIu64 "\n", n->id,
-                             ready.reads[i].context, ready.reads[i].index);
-        for (size_t i = 0; i < ready.fetch_count; i++) {
-            KEEL_ASSERT(n->fetch_count < NODES_MAX);
-            n->fetches[n->fetch_count++] = ready.fetches[i];
-            if (!w->quiet)
-                keel_text_printf(&w->out,
-                                 "  %" PRIu64 " fetches from %" PRIu64 " on for %" PRIu64 "\n",
-                                 n->id, ready.fetches[i].first, ready.fetches[i].peer);
-        }
-        raft_accept(n->r);
-        print_changes(w, n);
-    }
-    raft_on_applied(n->r, raft_commit_index(n->r));
-}
-
-static void start_node(struct world *w, struct node *n)
-{
-    struct raft_options options = w->options;
-
-    options.id = n->id;
-    options.seed = n->id;
-    options.hard_state = n->hard;
-    options.base_index = n->base;
-    options.base_term = n->base ? n->log[n->base - 1].term : 0;
-    options.first_stored_index = n->first_stored;
-    options.entries = &n->log[n->base];
-    options.entry_count = (size_t)(n->log_last - n->base);
-    n->r = raft_new(&options, w->now_us);
-    n->role = raft_role(n->r);
-    n->term = raft_term(n->r);
-    n->leader = 0;
-    n->commit = raft_commit_index(n->r);
-}
-
-static void set_link(struct world *w, struct node *a, struct node *b, bool up)
-{
-    w->link[a->id - 1][b->id - 1] = up;
-    if (a->r == NULL)
-        return;
-    if (up)
-        raft_on_connected(a->r, w->now_us, b->id);
-    else
-        raft_on_disconnected(a->r, w->now_us, b->id);
-    settle_node(w, a);
-}
-
-static bool linked(const struct world *w, const struct raft_message *msg)
-{
-    return w->link[msg->from - 1][msg->to - 1] && w->link[msg->to - 1][msg->from - 1];
-}
-
-static void arrive(struct world *w, struct raft_message *msg_take)
-{
-    struct node *n = &w->nodes[msg_take->to - 1];
-
-    if (n->r != NULL && linked(w, msg_take)) {
-        if (!w->quiet)
-            keel_text_printf(&w->out, "%" PRIu64 " gets %s of %" PRIu64 "\n", n->id,
-                             raft_message_name(msg_take->type), msg_take->from);
-        raft_step(n->r, w->now_us, msg_take);
-        settle_node(w, n);
-    }
-    raft_message_free(msg_take);
-}
-
-/* Messages on their way that match (0: any), taken out, at most `limit`. */
-static size_t take_flights(struct world *w, uint64_t from, uint64_t to, size_t limit,
-                           struct raft_message *ret[FLIGHTS_MAX])
-{
-    size_t kept = 0, taken = 0;
-
-    for (size_t i = 0; i < w->flight_count; i++) {
-        struct raft_message *msg = w->flights[i];
-
-        if (taken < limit && (from == 0 || msg->from == from) && (to == 0 || msg->to == to))
-            ret[taken++] = msg;
-        else
-            w->flights[kept++] = msg;
-    }
-    w->flight_count = kept;
-    return taken;
-}
-
-static void write_request(struct node *n, struct request *request)
-{
-    if (request->has_hard)
-        n->hard = request->hard;
-    while (request->count > 0 && n->log_last >= request->entries[0].index)
-        keel_buf_free(n->log[--n->log_last].data);
-    for (size_t i = 0; i < request->count; i++) {
-        KEEL_ASSERT(request->entries[i].index == n->log_last + 1 && n->log_last < LOG_MAX);
-        n->log[n->log_last++] = request->entries[i];
-    }
-    free(request->entries);
-}
-
-/* The oldest `count` requests of a node become durable with one fsync. */
-static bool persist(struct world *w, struct node *n, size_t count)
-{
-    struct raft_mark mark;
-
-    count = count < n->request_count ? count : n->request_count;
-    if (n->r == NULL || count == 0)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        mark = n->requests[i].mark;
-        write_request(n, &n->requests[i]);
-    }
-    n->request_count -= count;
-    memmove(n->requests, n->requests + count, n->request_count * sizeof *n->requests);
-    raft_on_persisted(n->r, w->now_us, mark);
-    settle_node(w, n);
-    return true;
-}
-
-static bool fetch_one(struct world *w, struct node *n, bool fails)
-{
-    struct raft_fetch fetch;
-
-    if (n->r == NULL || n->fetch_count == 0)
-        return false;
-    fetch = n->fetches[0];
-    n->fetch_count--;
-    memmove(n->fetches, n->fetches + 1, n->fetch_count * sizeof *n->fetches);
-    raft_on_fetched(n->r, w->now_us, fetch.peer, fetch.first,
-                    fetch.first > 1 ? n->log[fetch.first - 2].term : 0, &n->log[fetch.first - 1],
-                    fails ? 0 : (size_t)(n->log_last + 1 - fetch.first));
-    settle_node(w, n);
-    return true;
-}
-
-/* Everything that is waiting happens, until nothing is. */
-static void settle_all(struct world *w)
-{
-    struct raft_message *flights[FLIGHTS_MAX];
-    bool busy = true;
-
-    for (size_t turns = 0; busy; turns++) {
-        size_t count = take_flights(w, 0, 0, FLIGHTS_MAX, flights);
-
-        KEEL_ASSERT(turns < 10000);
-        busy = count > 0;
-        for (size_t i = 0; i < count; i++)
-            arrive(w, flights[i]);
-        for (size_t i = 0; i < w->count; i++) {
-            while ((!w->nodes[i].stalled && persist(w, &w->nodes[i], REQUESTS_MAX)) ||
-                   fetch_one(w, &w->nodes[i], false))
-                busy = true;
-        }
-    }
 }
 
 /* ---- commands ---- */
@@ -466,8 +94,33 @@ static struct keel_buf *padded(const char *text, size_t size)
     return data;
 }
 
-/* preset N [log=1,1,2] [term=] [vote=] [commit=] [base=] [stored=] [size=]: what its disk holds at
- * the start. */
+/* voters=, learners= and old= into a configuration. False: none of them is there. */
+static bool config_options(const struct command *cmd, struct raft_config *ret)
+{
+    struct {
+        const char *name;
+        uint64_t *ids;
+        size_t *count;
+    } lists[] = { { "voters", ret->voters, &ret->voter_count },
+                  { "old", ret->old_voters, &ret->old_voter_count },
+                  { "learners", ret->learners, &ret->learner_count } };
+    bool any = false;
+
+    *ret = (struct raft_config){ 0 };
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(lists); i++) {
+        const char *at = option_of(cmd, lists[i].name);
+
+        any = any || at != NULL;
+        while (at != NULL && *at != '\0' && *lists[i].count < KEEL_MEMBERS_MAX) {
+            lists[i].ids[(*lists[i].count)++] = strtoull(at, (char **)&at, 10);
+            at += *at == ',' ? 1 : 0;
+        }
+    }
+    return any;
+}
+
+/* preset N [log=1,1,2] [term=] [vote=] [commit=] [base=] [stored=] [size=] [voters=1,2] [old=]
+ * [learners=]: what its disk holds at the start, and the configuration as of base. */
 static void cmd_preset(struct world *w, const struct command *cmd)
 {
     struct node *n = node_at(w, cmd, 1);
@@ -487,28 +140,33 @@ static void cmd_preset(struct world *w, const struct command *cmd)
     n->hard.term = number_option(cmd, "term", n->log_last ? n->log[n->log_last - 1].term : 0);
     n->hard.vote = number_option(cmd, "vote", 0);
     n->hard.commit = number_option(cmd, "commit", 0);
-    n->base = number_option(cmd, "base", 0);
+    n->store.index = number_option(cmd, "base", 0);
+    n->store.term = n->store.index ? n->log[n->store.index - 1].term : 0;
+    n->has_config = config_options(cmd, &n->store.config);
     n->first_stored = number_option(cmd, "stored", 1);
 }
 
-/* nodes N [learners=K] [lease=MS] [fast=0]: starts N nodes, all connected; the last K are learners.
- */
+/* nodes N [learners=K] [joining=K] [lease=MS] [fast=0]: starts N nodes, all connected; the last
+ * ones are joining: they have no configuration, and are in nobody's. The K before them are
+ * learners. */
 static void cmd_nodes(struct world *w, const struct command *cmd)
 {
     uint64_t learners = number_option(cmd, "learners", 0);
-    struct raft_config *config = &w->options.config;
+    uint64_t members = number_at(cmd, 1) - number_option(cmd, "joining", 0);
+    struct raft_config config = { 0 };
 
     w->count = (size_t)number_at(cmd, 1);
+    if (w->count > NODES_MAX || members > w->count || learners > members)
+        bad_script(w->file, "not so many nodes", cmd->line);
     w->options.lease_us = number_option(cmd, "lease", 100) * 1000;
     w->options.fast_elections = number_option(cmd, "fast", 1) != 0;
-    for (uint64_t id = 1; id <= w->count; id++) {
-        if (id + learners <= w->count)
-            config->voters[config->voter_count++] = id;
-        else
-            config->learners[config->learner_count++] = id;
-    }
-    for (size_t i = 0; i < w->count; i++)
+    for (uint64_t id = 1; id <= members; id++)
+        raft_config_put(&config, id, id + learners <= members);
+    for (size_t i = 0; i < w->count; i++) {
+        if (i < members && !w->nodes[i].has_config)
+            w->nodes[i].store.config = config;
         start_node(w, &w->nodes[i]);
+    }
     for (size_t a = 0; a < w->count; a++) {
         for (size_t b = 0; b < w->count; b++) {
             if (a != b)
@@ -633,6 +291,20 @@ static void cmd_propose(struct world *w, const struct command *cmd)
     settle_node(w, n);
 }
 
+/* propose-config N voters=1,2 [learners=3] [rest=TEXT]: the change begins. */
+static void cmd_propose_config(struct world *w, const struct command *cmd)
+{
+    struct node *n = live_node_at(w, cmd, 1);
+    const char *rest = option_of(cmd, "rest");
+    struct raft_config target;
+    uint64_t index;
+
+    config_options(cmd, &target);
+    print_result(
+        w, raft_propose_config(n->r, w->now_us, &target, keel_slice_str(rest ? rest : ""), &index));
+    settle_node(w, n);
+}
+
 /* read N CONTEXT... */
 static void cmd_read(struct world *w, const struct command *cmd)
 {
@@ -701,10 +373,64 @@ static void cmd_crash(struct world *w, const struct command *cmd)
 {
     struct node *n = live_node_at(w, cmd, 1);
 
-    for (size_t i = 0; i < n->request_count; i++)
-        raft_entries_free(n->requests[i].entries, n->requests[i].count);
-    n->request_count = n->fetch_count = 0;
-    n->r = raft_free(n->r);
+    crash_node(n);
+}
+
+/* release N FIRST: its log has nothing below an index any more. */
+static void cmd_release(struct world *w, const struct command *cmd)
+{
+    release(w, live_node_at(w, cmd, 1), number_at(cmd, 2));
+}
+
+/* slow N: its snapshots wait for `snapshot` from now on, also in settle and run. */
+static void cmd_slow(struct world *w, const struct command *cmd)
+{
+    live_node_at(w, cmd, 1)->slow = true;
+}
+
+/* snapshot FROM TO [at=INDEX]: one of FROM (of its commit index) arrives; TO begins to install it,
+ * if it needs it. */
+static void cmd_snapshot(struct world *w, const struct command *cmd)
+{
+    struct node *from = live_node_at(w, cmd, 1), *to = live_node_at(w, cmd, 2);
+    struct snapshot snapshot =
+        snapshot_at(from, number_option(cmd, "at", raft_commit_index(from->r)));
+
+    bool wants = raft_wants_snapshot(to->r, snapshot.index, snapshot.term);
+
+    if (install_begin(w, to, &snapshot) != wants)
+        bad_script(w->file, "wanted is not what is installed", cmd->line);
+}
+
+static struct node *installing_node_at(struct world *w, const struct command *cmd)
+{
+    struct node *n = live_node_at(w, cmd, 1);
+
+    if (n->arriving.index == 0)
+        bad_script(w->file, "nothing to install", cmd->line);
+    return n;
+}
+
+/* installed N: its state has been replaced. */
+static void cmd_installed(struct world *w, const struct command *cmd)
+{
+    install_end(w, installing_node_at(w, cmd));
+}
+
+/* install-failed N: it has not. */
+static void cmd_install_failed(struct world *w, const struct command *cmd)
+{
+    struct node *n = installing_node_at(w, cmd);
+
+    n->arriving = (struct snapshot){ 0 };
+    raft_install_failed(n->r);
+    settle_node(w, n);
+}
+
+/* snapshot-sent N PEER [INDEX]: it is told so; 0: that it could not be sent. */
+static void cmd_snapshot_sent(struct world *w, const struct command *cmd)
+{
+    snapshot_sent(w, live_node_at(w, cmd, 1), number_at(cmd, 2), number_at(cmd, 3));
 }
 
 /* restart N: from its disk; connected with everybody who is up. */
@@ -778,7 +504,7 @@ static void cmd_run(struct world *w, const struct command *cmd)
 static void show_log(struct world *w, const struct node *n)
 {
     keel_text_printf(&w->out, "  %" PRIu64 " log:", n->id);
-    for (uint64_t i = n->base + 1; i <= raft_last_index(n->r); i++)
+    for (uint64_t i = n->store.index + 1; i <= raft_last_index(n->r); i++)
         print_entries(&w->out, raft_entry(n->r, i), 1);
     keel_text_printf(&w->out, "\n");
 }
@@ -791,16 +517,38 @@ static void show_peers(struct world *w, const struct node *n)
 
     for (size_t i = 0; i < count; i++) {
         if (peers[i].id != n->id)
-            keel_text_printf(&w->out,
-                             "  %" PRIu64 " sees %" PRIu64 "%s%s: %s match %" PRIu64
-                             " next %" PRIu64 "\n",
-                             n->id, peers[i].id, peers[i].learner ? " (learner)" : "",
-                             peers[i].connected ? "" : " (closed)", states[peers[i].state],
-                             peers[i].match, peers[i].next);
+            keel_text_printf(
+                &w->out,
+                "  %" PRIu64 " sees %" PRIu64 "%s%s: %s match %" PRIu64 " next %" PRIu64 "%s\n",
+                n->id, peers[i].id, peers[i].learner ? " (learner)" : "",
+                peers[i].connected ? "" : " (closed)", states[peers[i].state], peers[i].match,
+                peers[i].next,
+                peers[i].learner && raft_is_caught_up(n->r, peers[i].id) ? ", has caught up" : "");
     }
 }
 
-/* show [N] [log] [peers]: state of all or of one, as of now. */
+static void show_config(struct world *w, const struct node *n)
+{
+    keel_text_printf(&w->out, "  %" PRIu64 " counts by %" PRIu64 ": ", n->id,
+                     raft_config_index(n->r));
+    print_config(&w->out, raft_config(n->r));
+    keel_text_printf(&w->out, "\n");
+}
+
+static void show_state(struct world *w, const struct node *n)
+{
+    keel_text_printf(&w->out,
+                     "  %" PRIu64 " %s term %" PRIu64 " leader %" PRIu64 " last %" PRIu64
+                     " persisted %" PRIu64 " commit %" PRIu64,
+                     n->id, role_name(raft_role(n->r)), raft_term(n->r), raft_leader(n->r),
+                     raft_last_index(n->r), raft_persisted_index(n->r), raft_commit_index(n->r));
+    if (raft_config_index(n->r) != 0)
+        keel_text_printf(&w->out, " config %" PRIu64, raft_config_index(n->r));
+    keel_text_printf(&w->out, "%s%s\n", raft_lease_valid(n->r, w->now_us) ? ", has the lease" : "",
+                     raft_transferring(n->r) ? ", transferring" : "");
+}
+
+/* show [N] [log] [peers] [config]: state of all or of one, as of now. */
 static void cmd_show(struct world *w, const struct command *cmd)
 {
     for (size_t i = 0; i < w->count; i++) {
@@ -812,17 +560,13 @@ static void cmd_show(struct world *w, const struct command *cmd)
             keel_text_printf(&w->out, "  %" PRIu64 " is down\n", n->id);
             continue;
         }
-        keel_text_printf(&w->out,
-                         "  %" PRIu64 " %s term %" PRIu64 " leader %" PRIu64 " last %" PRIu64
-                         " persisted %" PRIu64 " commit %" PRIu64 "%s%s\n",
-                         n->id, role_name(raft_role(n->r)), raft_term(n->r), raft_leader(n->r),
-                         raft_last_index(n->r), raft_persisted_index(n->r), raft_commit_index(n->r),
-                         raft_lease_valid(n->r, w->now_us) ? ", has the lease" : "",
-                         raft_transferring(n->r) ? ", transferring" : "");
+        show_state(w, n);
         if (has_word(cmd, "log"))
             show_log(w, n);
         if (has_word(cmd, "peers"))
             show_peers(w, n);
+        if (has_word(cmd, "config"))
+            show_config(w, n);
     }
 }
 
@@ -864,6 +608,7 @@ static const struct {
     { "persist", cmd_persist },
     { "fetch", cmd_fetch },
     { "propose", cmd_propose },
+    { "propose-config", cmd_propose_config },
     { "read", cmd_read },
     { "transfer", cmd_transfer },
     { "disconnect", cmd_disconnect },
@@ -879,6 +624,12 @@ static const struct {
     { "waiting", cmd_waiting },
     { "contact", cmd_contact },
     { "stall", cmd_stall },
+    { "release", cmd_release },
+    { "slow", cmd_slow },
+    { "snapshot", cmd_snapshot },
+    { "installed", cmd_installed },
+    { "install-failed", cmd_install_failed },
+    { "snapshot-sent", cmd_snapshot_sent },
 };
 
 static void run_command(struct world *w, const char *line)
@@ -902,37 +653,6 @@ static void run_command(struct world *w, const char *line)
 }
 
 /* ---- files ---- */
-
-static struct world *world_new(const char *file)
-{
-    struct world *w = keel_calloc(1, sizeof *w);
-
-    w->file = file;
-    w->now_us = 10000000;
-    raft_options_init(&w->options);
-    for (size_t i = 0; i < NODES_MAX; i++) {
-        w->nodes[i].id = i + 1;
-        w->nodes[i].first_stored = 1;
-    }
-    return w;
-}
-
-static void world_free(struct world *w)
-{
-    for (size_t i = 0; i < w->flight_count; i++)
-        raft_message_free(w->flights[i]);
-    for (size_t i = 0; i < NODES_MAX; i++) {
-        struct node *n = &w->nodes[i];
-
-        raft_free(n->r);
-        for (size_t k = 0; k < n->request_count; k++)
-            raft_entries_free(n->requests[k].entries, n->requests[k].count);
-        for (uint64_t k = 0; k < n->log_last; k++)
-            keel_buf_free(n->log[k].data);
-    }
-    keel_text_free(&w->out);
-    free(w);
-}
 
 static char *read_file(const char *file)
 {

@@ -46,6 +46,8 @@ static struct raft *single_leader_new(void)
     raft_tick(r, 1000000);
     drain(r, 1000000);
     assert_int_equal(raft_role(r), RAFT_LEADER);
+    raft_tick(r, 1200000); /* a lease has passed since its start */
+    assert_int_equal(raft_commit_index(r), 1);
     return r;
 }
 
@@ -98,8 +100,8 @@ static void applied_and_durable_entries_leave_memory_beyond_the_tail(void **stat
     (void)state;
     memset(data->data, 0, data->len);
     for (int i = 0; i < 40; i++)
-        assert_int_equal(raft_propose(r, 1000000, keel_buf_ref(data), &index), 0);
-    drain(r, 1000000);
+        assert_int_equal(raft_propose(r, 1200000, keel_buf_ref(data), &index), 0);
+    drain(r, 1200000);
     assert_int_equal(raft_commit_index(r), 41);
     assert_int_equal(data->refs, 41);
     raft_on_applied(r, 20);
@@ -120,13 +122,13 @@ static void ready_hands_out_entries_without_copying_them(void **state)
     uint64_t index;
 
     (void)state;
-    assert_int_equal(raft_propose(r, 1000000, data, &index), 0);
-    assert_true(raft_ready(r, 1000000, &ready));
+    assert_int_equal(raft_propose(r, 1200000, data, &index), 0);
+    assert_true(raft_ready(r, 1200000, &ready));
     assert_int_equal(ready.entry_count, 1);
     assert_ptr_equal(ready.entries, raft_entry(r, index));
     assert_int_equal(data->refs, 1);
     raft_accept(r);
-    assert_false(raft_ready(r, 1000000, &ready));
+    assert_false(raft_ready(r, 1200000, &ready));
     raft_free(r);
 }
 
@@ -178,17 +180,20 @@ static void appends_in_flight_are_bounded_in_number(void **state)
 
 static void foreign_messages_are_ignored(void **state)
 {
-    struct raft_message msg = { .type = RAFT_HEARTBEAT, .from = 9, .to = 1, .term = 5 };
+    struct raft_message msg = { .type = RAFT_HEARTBEAT_REPLY, .from = 9, .to = 1, .term = 5 };
     struct raft *r = node_new(3);
 
     (void)state;
-    raft_step(r, 1000000, &msg); /* from an unknown node */
+    raft_step(r, 1000000, &msg); /* an answer of an unknown node */
+    msg.type = RAFT_HEARTBEAT;
     msg.from = 2;
     msg.to = 7;
     raft_step(r, 1000000, &msg); /* to another one */
     msg.from = 1;
     msg.to = 1;
     raft_step(r, 1000000, &msg); /* from itself */
+    msg.from = 0;
+    raft_step(r, 1000000, &msg); /* from nobody */
     assert_int_equal(raft_term(r), 0);
     msg.from = 2;
     msg.term = UINT64_MAX; /* nothing could follow it */
