@@ -27,7 +27,7 @@ static void world_open(struct world *w)
     char why[256];
 
     assert_int_equal(mvcc_open(w->kv, &w->mvcc, why, sizeof why), 0);
-    assert_int_equal(apply_new(w->mvcc, members, 2, &w->apply), 0);
+    assert_int_equal(apply_new(w->mvcc, &w->apply), 0);
 }
 
 static int run_at(struct world *w, Keel__Command *head, const char *body)
@@ -54,6 +54,21 @@ static int run(struct world *w, Keel__Command *head, const char *body)
     return run_at(w, head, body);
 }
 
+/* The next entry is a configuration. */
+static int configure(struct world *w, const struct raft_config *config,
+                     const struct apply_member *named, size_t count)
+{
+    struct keel_buf *rest = count > 0 ? apply_pack_members(named, count) : NULL;
+    struct raft_entry entry = { .term = w->term, .index = ++w->index, .kind = RAFT_ENTRY_CONFIG };
+
+    entry.data = raft_config_encode(config, keel_buf_slice(rest));
+    int err = apply_entry(w->apply, &entry, 0, &w->outcome);
+
+    keel_buf_free(rest);
+    keel_buf_free(entry.data);
+    return err;
+}
+
 static void open_session(struct world *w, uint64_t node, uint64_t nonce)
 {
     Keel__Command head = KEEL__COMMAND__INIT;
@@ -73,6 +88,11 @@ static int setup(void **state)
     w->kv = kv_mem_new();
     w->term = 1;
     world_open(w);
+    struct raft_entry first = apply_first_entry(members, 2);
+
+    assert_int_equal(first.index, ++w->index);
+    assert_int_equal(apply_entry(w->apply, &first, 0, &w->outcome), 0);
+    keel_buf_free(first.data);
     open_session(w, 1, 7);
     assert_true(w->outcome.opened_session);
     w->session = w->outcome.result.value;
@@ -853,6 +873,120 @@ static void incarnation_is_recorded_once_and_settings_once_at_bootstrap(void **s
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* ---- members ---- */
+
+static const struct apply_member third = { .id = 3, .name = "n3", .address = "h:3" };
+
+static void members_come_with_configurations(void **state)
+{
+    struct world *w = *state;
+    struct raft_config config = *apply_config(w->apply, NULL);
+    uint64_t index;
+    size_t count;
+
+    assert_true(raft_config_put(&config, 3, false));
+    assert_int_equal(configure(w, &config, &third, 1), 0);
+    assert_true(w->outcome.members_changed && w->outcome.config_changed);
+    const struct apply_member *now = apply_members(w->apply, &count);
+
+    assert_int_equal(count, 3);
+    assert_string_equal(now[2].name, "n3");
+    assert_false(now[2].voter);
+    assert_true(raft_config_equal(apply_config(w->apply, &index), &config));
+    assert_int_equal(index, w->index);
+}
+
+static void a_member_without_a_name_is_no_configuration(void **state)
+{
+    struct world *w = *state;
+    struct raft_config config = *apply_config(w->apply, NULL);
+
+    assert_true(raft_config_put(&config, 3, false));
+    assert_int_equal(configure(w, &config, NULL, 0), KEEL_E_MALFORMED);
+}
+
+static void removal_takes_effect_when_the_joint_configuration_is_left(void **state)
+{
+    struct world *w = *state;
+    struct raft_config old = *apply_config(w->apply, NULL), target = old;
+    uint64_t last;
+    size_t count;
+
+    assert_true(raft_config_drop(&target, 1));
+    struct raft_config joint = raft_config_enter(&old, &target);
+
+    assert_int_equal(configure(w, &joint, NULL, 0), 0);
+    apply_members(w->apply, &count);
+    assert_int_equal(count, 2);
+    assert_true(apply_session(w->apply, w->session, &last));
+    struct raft_config left = raft_config_leave(&joint);
+
+    assert_int_equal(configure(w, &left, NULL, 0), 0);
+    assert_int_equal(apply_members(w->apply, &count)[0].id, 2);
+    assert_int_equal(count, 1);
+    assert_false(apply_session(w->apply, w->session, &last)); /* its session went with it */
+}
+
+static void a_removed_node_gets_no_session(void **state)
+{
+    struct world *w = *state;
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__OpenSession open = KEEL__OPEN_SESSION__INIT;
+
+    open.node = 99;
+    head.op_case = KEEL__COMMAND__OP_OPEN_SESSION;
+    head.open_session = &open;
+    assert_int_equal(run_at(w, &head, ""), KEEL_E_REMOVED);
+    assert_false(w->outcome.opened_session);
+}
+
+static int expire_session(struct world *w, uint64_t session, uint64_t term)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__SessionExpire expire = KEEL__SESSION_EXPIRE__INIT;
+
+    expire.session = session;
+    expire.term = term;
+    head.op_case = KEEL__COMMAND__OP_SESSION_EXPIRE;
+    head.session_expire = &expire;
+    return run_at(w, &head, "");
+}
+
+static void an_expired_session_takes_no_more_commands(void **state)
+{
+    struct world *w = *state;
+    uint64_t ino = make(w, "f", "x"), last;
+
+    assert_int_equal(expire_session(w, w->session, w->term - 1), KEEL_E_STALE);
+    assert_true(apply_session(w->apply, w->session, &last));
+    assert_int_equal(expire_session(w, w->session, w->term), 0);
+    assert_int_equal(w->outcome.expired_session, w->session);
+    assert_int_equal(append(w, ino, "y"), KEEL_E_NOSESSION);
+    assert_int_equal(expire_session(w, w->session, w->term), KEEL_E_NOSESSION);
+}
+
+static void configuration_survives_a_checkpoint(void **state)
+{
+    struct world *w = *state;
+    struct raft_config config = *apply_config(w->apply, NULL);
+    uint64_t index;
+    size_t count;
+
+    assert_true(raft_config_put(&config, 3, false));
+    assert_int_equal(configure(w, &config, &third, 1), 0);
+    uint64_t at = w->index;
+    struct kv_batch *batch = apply_checkpoint(w->apply);
+
+    assert_int_equal(w->kv->ops->write(w->kv, batch), 0);
+    kv_batch_free(batch);
+    apply_free(w->apply);
+    mvcc_close(w->mvcc);
+    world_open(w);
+    assert_true(raft_config_equal(apply_config(w->apply, &index), &config));
+    assert_int_equal(index, at);
+    assert_string_equal(apply_members(w->apply, &count)[2].address, "h:3");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -885,6 +1019,12 @@ int main(void)
         T(lease_goes_with_the_inode_and_ends_with_its_removal),
         T(lease_of_another_uid_cannot_be_used_and_none_on_directories),
         T(incarnation_is_recorded_once_and_settings_once_at_bootstrap),
+        T(members_come_with_configurations),
+        T(a_member_without_a_name_is_no_configuration),
+        T(removal_takes_effect_when_the_joint_configuration_is_left),
+        T(a_removed_node_gets_no_session),
+        T(an_expired_session_takes_no_more_commands),
+        T(configuration_survives_a_checkpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
