@@ -1,6 +1,7 @@
 /* Reading and writing on one connection. The output rule: everything urgent, then bulk frame by
  * frame, in as few system calls as possible; what the socket does not take stays here, where urgent
- * messages can still pass it. */
+ * messages can still pass it. A snapshot is in no hurry: one frame of it a turn of the loop, so
+ * that whatever comes up goes before the next one, also where the socket would take megabytes. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -94,13 +95,13 @@ static size_t lane_advance(struct connection_lane *lane, size_t n)
 {
     while (n > 0 && lane->count > 0) {
         size_t left = lane_at(lane, 0)->len - lane->offset;
+        size_t part = n < left ? n : left;
 
-        if (n < left) {
-            lane->offset += n;
-            return 0;
-        }
-        n -= left;
-        lane_pop(lane);
+        lane->unsent -= part;
+        lane->offset += part;
+        n -= part;
+        if (part == left)
+            lane_pop(lane);
     }
     return n;
 }
@@ -158,9 +159,18 @@ static void on_shutdown(uv_shutdown_t *req, int status)
         connection_fail(conn, "%s", uv_strerror(status));
 }
 
+bool connection_is_idle(const struct connection *conn)
+{
+    for (size_t i = 0; i < LANES; i++) {
+        if (conn->lanes[i].count > 0)
+            return false;
+    }
+    return !conn->writing;
+}
+
 static void drained(struct connection *conn)
 {
-    if (!conn->draining || conn->unsent > 0 || conn->writing || !conn->open)
+    if (!conn->draining || !connection_is_idle(conn) || !conn->open)
         return;
     conn->draining = false;
     int err = uv_shutdown(&conn->shutdown_req, (uv_stream_t *)&conn->tcp, on_shutdown);
@@ -185,18 +195,33 @@ static void on_written(uv_write_t *req, int status)
     connection_flush(conn);
 }
 
-/* The socket is full. libuv gets the rest of the frame that has been begun, or one whole frame, and
- * calls back when it is gone; everything else stays in its lane. */
-static void wait_for_room(struct connection *conn)
+/* Which lane has the next frame: the rest of one that has been begun, else the highest. */
+static struct connection_lane *next_lane(struct connection *conn)
 {
-    bool bulk = lane_is_inside_frame(&conn->bulk) || conn->urgent.count == 0;
-    struct connection_lane *lane = bulk ? &conn->bulk : &conn->urgent;
+    struct connection_lane *next = NULL;
+
+    for (size_t i = LANES; i-- > 0;) {
+        struct connection_lane *lane = &conn->lanes[i];
+
+        if (lane_is_inside_frame(lane))
+            return lane;
+        if (lane->count > 0)
+            next = lane;
+    }
+    KEEL_ASSERT(next != NULL);
+    return next;
+}
+
+/* libuv gets the next frame, or its rest, and calls back in a later turn of the loop, when the
+ * socket has taken it; everything else stays in its lane. */
+static void hand_over(struct connection *conn)
+{
+    struct connection_lane *lane = next_lane(conn);
     struct keel_slice frame = lane_frame(lane);
     uv_buf_t piece = uv_buf_init((char *)(uintptr_t)frame.data, (unsigned int)frame.len);
 
     conn->write_buf = keel_buf_ref(lane_at(lane, 0));
     lane_advance(lane, frame.len);
-    conn->unsent -= frame.len;
     conn->writing = true;
     int err = uv_write(&conn->write_req, (uv_stream_t *)&conn->tcp, &piece, 1, on_written);
 
@@ -207,46 +232,58 @@ static void wait_for_room(struct connection *conn)
     }
 }
 
+/* Urgent and bulk frames, as many as one call takes. False: the socket is full, or broken. */
+static bool write_some(struct connection *conn)
+{
+    struct gather g;
+
+    g.count = 0;
+    g.bytes = 0;
+    gather_lane(&g, &conn->lanes[LANE_URGENT], SIZE_MAX);
+    gather_lane(&g, &conn->lanes[LANE_BULK], WRITE_BYTES);
+    int n = uv_try_write((uv_stream_t *)&conn->tcp, g.pieces, g.count);
+
+    if (n < 0 && n != UV_EAGAIN) {
+        connection_fail(conn, "%s", uv_strerror(n));
+        return false;
+    }
+    size_t written = n < 0 ? 0 : (size_t)n;
+
+    lane_advance(&conn->lanes[LANE_BULK], lane_advance(&conn->lanes[LANE_URGENT], written));
+    if (written > 0)
+        conn->output_ms = connection_now_ms();
+    return written == g.bytes;
+}
+
+static bool only_snapshot_waits(const struct connection *conn)
+{
+    return conn->lanes[LANE_URGENT].count == 0 && conn->lanes[LANE_BULK].count == 0;
+}
+
 void connection_flush(struct connection *conn)
 {
-    while (conn->open && !conn->failed && !conn->writing && conn->unsent > 0) {
-        struct gather g;
-
-        g.count = 0;
-        g.bytes = 0;
-        gather_lane(&g, &conn->urgent, SIZE_MAX);
-        gather_lane(&g, &conn->bulk, WRITE_BYTES);
-        int n = uv_try_write((uv_stream_t *)&conn->tcp, g.pieces, g.count);
-
-        if (n < 0 && n != UV_EAGAIN) {
-            connection_fail(conn, "%s", uv_strerror(n));
-            return;
-        }
-        size_t written = n < 0 ? 0 : (size_t)n;
-
-        lane_advance(&conn->bulk, lane_advance(&conn->urgent, written));
-        conn->unsent -= written;
-        if (written > 0)
-            conn->output_ms = connection_now_ms();
-        if (written < g.bytes)
-            wait_for_room(conn);
+    while (conn->open && !conn->failed && !connection_is_idle(conn) && !conn->writing) {
+        if ((only_snapshot_waits(conn) || !write_some(conn)) && !conn->failed)
+            hand_over(conn);
     }
     drained(conn);
 }
 
-void connection_queue(struct connection *conn, struct keel_buf *frames_take, bool bulk)
+void connection_queue(struct connection *conn, struct keel_buf *frames_take, enum keel_lane lane)
 {
+    struct connection_lane *to = &conn->lanes[lane];
+
     if (conn->failed || conn->closing || conn->mute) {
         keel_buf_free(frames_take);
         return;
     }
-    if (conn->unsent + frames_take->len > KEEL_PEER_QUEUE_BYTES) {
+    if (to->unsent + frames_take->len > KEEL_PEER_QUEUE_BYTES) {
         keel_buf_free(frames_take);
-        connection_fail(conn, "it takes nothing: %zu bytes unsent", conn->unsent);
+        connection_fail(conn, "it takes nothing: %zu bytes unsent", to->unsent);
         return;
     }
-    conn->unsent += frames_take->len;
-    lane_push(bulk ? &conn->bulk : &conn->urgent, frames_take);
+    to->unsent += frames_take->len;
+    lane_push(to, frames_take);
 }
 
 void connection_drain(struct connection *conn)
@@ -352,8 +389,8 @@ static void on_close(uv_handle_t *handle)
 {
     struct connection *conn = KEEL_CONTAINER_OF(handle, struct connection, tcp);
 
-    lane_clear(&conn->urgent);
-    lane_clear(&conn->bulk);
+    for (size_t i = 0; i < LANES; i++)
+        lane_clear(&conn->lanes[i]);
     conn->write_buf = keel_buf_free(conn->write_buf);
     conn->reader = frame_reader_free(conn->reader);
     conn->events->closed(conn);

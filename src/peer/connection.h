@@ -1,4 +1,4 @@
-/* One TCP connection that carries messages: two output lanes, coalesced writes, a frame reader.
+/* One TCP connection that carries messages: three output lanes, coalesced writes, a frame reader.
  * Knows nothing of members or of who the other side is: pool.c does. Private to src/peer. */
 #ifndef PEER_CONNECTION_H
 #define PEER_CONNECTION_H
@@ -31,6 +31,7 @@ struct connection_lane {
     struct keel_buf **bufs;
     size_t head, count, capacity;
     size_t offset;
+    size_t unsent; /* bytes */
 };
 
 struct connection {
@@ -39,10 +40,9 @@ struct connection {
     struct keel_slice
         read_area; /* where all connections of one loop read to; bytes do not stay there */
     struct frame_reader *reader;
-    struct connection_lane urgent, bulk;
-    size_t unsent; /* bytes in both lanes */
+    struct connection_lane lanes[LANES];
     bool open, failed, closing, mute, draining;
-    bool writing; /* the rest of a frame waits in libuv for room in the socket */
+    bool writing; /* libuv has a frame, or the rest of one, and will call back */
     struct keel_buf *write_buf;
     uv_write_t write_req;
     uv_connect_t connect_req;
@@ -64,8 +64,10 @@ int connection_dial(struct connection *conn, const struct sockaddr *from,
 int connection_accept(struct connection *conn, uv_stream_t *server);
 
 /* Queues whole frames, as keel_message_encode makes them. Fails the connection beyond
- * KEEL_PEER_QUEUE_BYTES. */
-void connection_queue(struct connection *conn, struct keel_buf *frames_take, bool bulk);
+ * KEEL_PEER_QUEUE_BYTES in one lane. */
+void connection_queue(struct connection *conn, struct keel_buf *frames_take, enum keel_lane lane);
+/* Is there nothing left to write? */
+bool connection_is_idle(const struct connection *conn);
 void connection_flush(struct connection *conn);
 
 /* Looks at no more input, and shuts the output down once all that is queued has been written. The

@@ -21,7 +21,7 @@ struct frame_lane {
  * that arrives in several reads are collected in `held`. Likewise a message of one frame is decoded
  * from the frame, and only one of several frames goes through its lane. */
 struct frame_reader {
-    struct frame_lane lanes[FRAME_LANES];
+    struct frame_lane lanes[LANES];
     uint8_t *held; /* FRAME_BYTES_MAX, allocated at first need */
     size_t held_len;
     int err; /* the first error; for good */
@@ -38,7 +38,7 @@ struct frame_reader *frame_reader_free(struct frame_reader *reader)
 {
     if (reader == NULL)
         return NULL;
-    for (size_t i = 0; i < FRAME_LANES; i++)
+    for (size_t i = 0; i < LANES; i++)
         free(reader->lanes[i].data);
     free(reader->held);
     free(reader);
@@ -53,7 +53,9 @@ static size_t frame_length(const uint8_t *head)
 
     if (len > KEEL_FRAME_BYTES || type == 0 || type >= MESSAGE_TYPES)
         return 0;
-    if ((flags & ~(FRAME_MORE | FRAME_BULK)) != 0 || get_le16(head + 6) != 0)
+    if ((flags & ~(FRAME_MORE | FRAME_BULK | FRAME_SNAPSHOT)) != 0 || get_le16(head + 6) != 0)
+        return 0;
+    if ((flags & FRAME_BULK) != 0 && (flags & FRAME_SNAPSHOT) != 0)
         return 0;
     if ((flags & FRAME_MORE) != 0 && len == 0)
         return 0;
@@ -83,12 +85,19 @@ static int deliver(uint8_t type, struct keel_slice payload, frame_message_fn *fn
     return err != 0 ? err : fn(arg, msg);
 }
 
+static enum keel_lane lane_of(uint8_t flags)
+{
+    if ((flags & FRAME_SNAPSHOT) != 0)
+        return LANE_SNAPSHOT;
+    return (flags & FRAME_BULK) != 0 ? LANE_BULK : LANE_URGENT;
+}
+
 /* One whole frame, its head already looked at. */
 static int take_frame(struct frame_reader *reader, const uint8_t *frame, size_t frame_len,
                       frame_message_fn *fn, void *arg)
 {
     uint8_t type = frame[4], flags = frame[5];
-    struct frame_lane *lane = &reader->lanes[(flags & FRAME_BULK) != 0];
+    struct frame_lane *lane = &reader->lanes[lane_of(flags)];
     struct keel_slice payload =
         keel_slice_of(frame + FRAME_HEAD_BYTES, frame_len - FRAME_HEAD_BYTES);
     bool more = (flags & FRAME_MORE) != 0;

@@ -9,8 +9,9 @@ enum {
     FRAME_HEAD_BYTES = 16,
     FRAME_BYTES_MAX = FRAME_HEAD_BYTES + KEEL_FRAME_BYTES,
     FRAME_MORE = 1, /* more pieces of this message follow in this lane */
-    FRAME_BULK = 2, /* the lane */
-    FRAME_LANES = 2,
+    /* the lane; neither: urgent */
+    FRAME_BULK = 2,
+    FRAME_SNAPSHOT = 4,
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* HELLO and REFUSAL: packing, reading, and the rules by which one side recognizes the other.
- * Private to src/peer. */
+/* HELLO, JOIN, WELCOME and REFUSAL: packing, reading, and the rules by which one side recognizes
+ * the other. Private to src/peer. */
 #ifndef PEER_HANDSHAKE_H
 #define PEER_HANDSHAKE_H
 
@@ -12,24 +12,40 @@ enum {
 
 struct hello {
     uint32_t version, level;
-    uint64_t cluster_id, id, to, incarnation;
-    char name[KEEL_NAME_MAX + 1];
+    uint64_t cluster_id, id, to, incarnation, config_index;
+    char name[MEMBER_NAME_SIZE];
+};
+
+struct join {
+    uint32_t version;
+    uint64_t incarnation;
+    char name[MEMBER_NAME_SIZE];
 };
 
 struct keel_message *handshake_hello(const struct peer_options *self, uint64_t to);
 struct keel_message *handshake_refusal(const char *why);
 
-/* KEEL_E_MALFORMED. */
-int handshake_read_hello(struct keel_slice packed, struct hello *ret_hello);
-/* The text has only printable characters afterwards: it goes into our log. KEEL_E_MALFORMED. */
-int handshake_read_refusal(struct keel_slice packed, char *ret_why, size_t size);
+struct keel_message *handshake_join(const char *name, uint64_t incarnation);
 
-/* Who is this? The member that the other side rightly claims to be; NULL: ret_why says what is
- * wrong and what to do, in words for the other side's log. `dialled`: the member whose address was
- * dialled, NULL on the accepting side. */
-const struct peer_member *handshake_check(const struct peer_options *self,
-                                          const struct hello *hello,
-                                          const struct peer_member *dialled, char *ret_why,
-                                          size_t size);
+/* KEEL_E_MALFORMED. Names have only printable characters afterwards: they go into our log. */
+int handshake_read_hello(struct keel_slice packed, struct hello *ret_hello);
+int handshake_read_join(struct keel_slice packed, struct join *ret_join);
+int handshake_read_refusal(struct keel_slice packed, char *ret_why, size_t size);
+/* Free it with peer_welcome_free, also after an error. */
+int handshake_read_welcome(struct keel_slice packed, struct peer_welcome *ret_welcome);
+
+/* Whether `name` speaks our version; ret_why. */
+bool handshake_check_version(const char *self, const char *name, uint32_t version, char *ret_why,
+                             size_t size);
+
+enum handshake_verdict {
+    HANDSHAKE_REFUSED, /* ret_why says what is wrong and what to do, for the other side's log */
+    HANDSHAKE_MEMBER,
+    HANDSHAKE_GUEST, /* not a member by our configuration, but it knows a later one */
+};
+
+/* Who is this? `dialled`: the member whose address was dialled, 0 on the accepting side. */
+enum handshake_verdict handshake_check(const struct peer_options *self, const struct hello *hello,
+                                       uint64_t dialled, char *ret_why, size_t size);
 
 #endif

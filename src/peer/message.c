@@ -11,7 +11,8 @@
 
 enum {
     ENTRY_HEAD_BYTES = 8 + 1 + 4, /* term, kind, length */
-    CONTROL_BYTES_MAX = 4096,     /* a Hello or a Refusal */
+    CONTROL_BYTES_MAX = 4096,     /* a Hello, a Join or a Refusal */
+    WELCOME_BYTES_MAX = KEEL_FRAME_BYTES,
 };
 
 struct keel_message *keel_message_new(enum keel_message_type type)
@@ -37,16 +38,41 @@ struct keel_message *keel_message_free(struct keel_message *msg)
     raft_message_free(msg->raft);
     keel_buf_free(msg->data);
     free(msg->leases);
+    keel_member_changes_free(msg->changes, msg->change_count);
     free(msg);
     return NULL;
 }
 
-bool keel_message_is_bulk(const struct keel_message *msg)
+void keel_member_changes_free(struct keel_member_change *changes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(changes[i].name);
+        free(changes[i].address);
+    }
+    free(changes);
+}
+
+enum keel_lane keel_message_lane(const struct keel_message *msg)
 {
     if (msg->type == MESSAGE_FORWARD)
-        return true;
+        return LANE_BULK;
+    /* Offers too: none may overtake the pieces of the snapshot before it. */
+    if (msg->type == MESSAGE_SNAPSHOT)
+        return LANE_SNAPSHOT;
     return msg->type == MESSAGE_RAFT && msg->raft->type == RAFT_APPEND &&
-           msg->raft->u.append.count > 0;
+                   msg->raft->u.append.count > 0
+               ? LANE_BULK
+               : LANE_URGENT;
+}
+
+static size_t control_bytes_max(enum keel_message_type type)
+{
+    return type == MESSAGE_WELCOME ? WELCOME_BYTES_MAX : CONTROL_BYTES_MAX;
+}
+
+static bool change_adds(enum keel_change_verb verb)
+{
+    return verb == MEMBER_ADD || verb == MEMBER_ADD_VOTER;
 }
 
 /* ---- encoding ---- */
@@ -195,6 +221,7 @@ static void put_raft(struct writer *w, const struct raft_message *msg)
         put_u64(w, msg->u.read_reply.index);
         return;
     case RAFT_TIMEOUT_NOW:
+        put_u8(w, msg->u.timeout_now.renounced);
         return;
     case RAFT_MESSAGE_TYPES:
         break;
@@ -211,6 +238,67 @@ static void put_leases(struct writer *w, const struct keel_message *msg)
         put_u64(w, msg->leases[i]);
 }
 
+static void put_snapshot(struct writer *w, const struct keel_message *msg)
+{
+    put_u64(w, msg->snapshot.index);
+    put_u64(w, msg->snapshot.term);
+    put_u64(w, msg->snapshot.nonce);
+    put_u64(w, msg->snapshot.offset);
+    if (msg->type == MESSAGE_SNAPSHOT_STATE) {
+        put_u8(w, (uint8_t)msg->snapshot.state);
+        return;
+    }
+    struct keel_slice piece = keel_buf_slice(msg->data);
+
+    KEEL_ASSERT(piece.len <= KEEL_SNAPSHOT_CHUNK_BYTES && (msg->data == NULL || piece.len > 0));
+    KEEL_ASSERT(msg->snapshot.offset <= msg->snapshot.total &&
+                piece.len <= msg->snapshot.total - msg->snapshot.offset);
+    put_u64(w, msg->snapshot.total);
+    put_slice(w, piece);
+}
+
+static void put_string(struct writer *w, const char *text, size_t size)
+{
+    size_t len = strlen(text);
+
+    KEEL_ASSERT(len > 0 && len < size);
+    put_u32(w, (uint32_t)len);
+    put(w, text, len);
+}
+
+static void put_changes(struct writer *w, const struct keel_message *msg)
+{
+    KEEL_ASSERT(msg->change_count > 0 && msg->change_count <= KEEL_MEMBERS_MAX);
+    put_u64(w, msg->number);
+    put_u32(w, (uint32_t)msg->change_count);
+    for (size_t i = 0; i < msg->change_count; i++) {
+        const struct keel_member_change *change = &msg->changes[i];
+
+        put_u8(w, (uint8_t)change->verb);
+        put_string(w, change->name, MEMBER_NAME_SIZE);
+        if (!change_adds(change->verb))
+            continue;
+        KEEL_ASSERT(change->id != 0);
+        put_string(w, change->address, MEMBER_ADDRESS_SIZE);
+        put_u64(w, change->id);
+    }
+}
+
+static void put_forward(struct writer *w, const struct keel_message *msg)
+{
+    KEEL_ASSERT(msg->data != NULL && msg->data->len <= KEEL_ENTRY_SIZE_MAX);
+    put_u64(w, msg->session);
+    put_u64(w, msg->number);
+    put_u64(w, msg->deadline_us);
+    put_slice(w, keel_buf_slice(msg->data));
+}
+
+static void put_control(struct writer *w, const struct keel_message *msg)
+{
+    KEEL_ASSERT(msg->data != NULL && msg->data->len <= control_bytes_max(msg->type));
+    put_slice(w, keel_buf_slice(msg->data));
+}
+
 static void put_message(struct writer *w, const struct keel_message *msg)
 {
     switch (msg->type) {
@@ -218,11 +306,7 @@ static void put_message(struct writer *w, const struct keel_message *msg)
         put_raft(w, msg->raft);
         return;
     case MESSAGE_FORWARD:
-        KEEL_ASSERT(msg->data != NULL && msg->data->len <= KEEL_ENTRY_SIZE_MAX);
-        put_u64(w, msg->session);
-        put_u64(w, msg->number);
-        put_u64(w, msg->deadline_us);
-        put_slice(w, keel_buf_slice(msg->data));
+        put_forward(w, msg);
         return;
     case MESSAGE_FORWARD_REFUSED:
         put_u64(w, msg->session);
@@ -234,8 +318,24 @@ static void put_message(struct writer *w, const struct keel_message *msg)
         return;
     case MESSAGE_HELLO:
     case MESSAGE_REFUSAL:
-        KEEL_ASSERT(msg->data != NULL && msg->data->len <= CONTROL_BYTES_MAX);
-        put_slice(w, keel_buf_slice(msg->data));
+    case MESSAGE_JOIN:
+    case MESSAGE_WELCOME:
+        put_control(w, msg);
+        return;
+    case MESSAGE_SNAPSHOT:
+    case MESSAGE_SNAPSHOT_STATE:
+        put_snapshot(w, msg);
+        return;
+    case MESSAGE_CHANGE:
+        put_changes(w, msg);
+        return;
+    case MESSAGE_CHANGE_REPLY:
+        put_u64(w, msg->number);
+        put_u32(w, (uint32_t)msg->err);
+        put_u64(w, msg->index);
+        return;
+    case MESSAGE_TRANSFER:
+        put_u64(w, msg->to);
         return;
     case MESSAGE_PING:
         return;
@@ -246,8 +346,10 @@ static void put_message(struct writer *w, const struct keel_message *msg)
 }
 
 /* Every frame but the last is full, so heads lie at multiples of FRAME_BYTES_MAX. */
-static void put_heads(struct keel_buf *buf, enum keel_message_type type, bool bulk)
+static void put_heads(struct keel_buf *buf, enum keel_message_type type, enum keel_lane lane)
 {
+    static const uint8_t flags[LANES] = { 0, FRAME_BULK, FRAME_SNAPSHOT };
+
     for (size_t at = 0; at < buf->len; at += FRAME_BYTES_MAX) {
         uint8_t *head = buf->data + at;
         size_t left = buf->len - at;
@@ -256,7 +358,7 @@ static void put_heads(struct keel_buf *buf, enum keel_message_type type, bool bu
 
         put_le32(head, (uint32_t)len);
         head[4] = (uint8_t)type;
-        head[5] = (uint8_t)((more ? FRAME_MORE : 0) | (bulk ? FRAME_BULK : 0));
+        head[5] = (uint8_t)((more ? FRAME_MORE : 0) | flags[lane]);
         put_le16(head + 6, 0);
         put_le64(head + 8,
                  keel_hash64_seed(keel_slice_of(head + FRAME_HEAD_BYTES, len), get_le64(head)));
@@ -277,7 +379,7 @@ struct keel_buf *keel_message_encode(const struct keel_message *msg)
     struct writer w = { .at = buf->data };
 
     put_message(&w, msg);
-    put_heads(buf, msg->type, keel_message_is_bulk(msg));
+    put_heads(buf, msg->type, keel_message_lane(msg));
     return buf;
 }
 
@@ -401,6 +503,7 @@ static void take_raft_body(struct keel_cursor *c, struct raft_message *msg)
         msg->u.read_reply.index = cursor_le64(c);
         return;
     case RAFT_TIMEOUT_NOW:
+        msg->u.timeout_now.renounced = take_bool(c);
         return;
     case RAFT_MESSAGE_TYPES:
         break;
@@ -453,12 +556,100 @@ static void take_leases(struct keel_cursor *c, struct keel_message *msg)
 
 static void take_control(struct keel_cursor *c, struct keel_message *msg)
 {
-    if (c->rest.len > CONTROL_BYTES_MAX)
+    if (c->rest.len > control_bytes_max(msg->type))
         c->bad = true;
     struct keel_slice data = cursor_slice(c, c->rest.len);
 
     if (!c->bad)
         msg->data = keel_buf_copy(data);
+}
+
+static void take_snapshot(struct keel_cursor *c, struct keel_message *msg)
+{
+    msg->snapshot.index = cursor_le64(c);
+    msg->snapshot.term = cursor_le64(c);
+    msg->snapshot.nonce = cursor_le64(c);
+    msg->snapshot.offset = cursor_le64(c);
+    if (msg->type == MESSAGE_SNAPSHOT_STATE) {
+        uint8_t state = cursor_u8(c);
+
+        if (state > SNAPSHOT_REFUSED)
+            c->bad = true;
+        msg->snapshot.state = (enum keel_snapshot_state)state;
+        return;
+    }
+    msg->snapshot.total = cursor_le64(c);
+    size_t len = c->rest.len;
+
+    if (len > KEEL_SNAPSHOT_CHUNK_BYTES || msg->snapshot.offset > msg->snapshot.total ||
+        len > msg->snapshot.total - msg->snapshot.offset)
+        c->bad = true;
+    struct keel_slice piece = cursor_slice(c, len);
+
+    if (!c->bad && piece.len > 0)
+        msg->data = keel_buf_copy(piece);
+}
+
+/* Of 1 … size - 1 bytes, none of them NUL. NULL: malformed. */
+static char *take_string(struct keel_cursor *c, size_t size)
+{
+    size_t len = cursor_le32(c);
+
+    if (len == 0 || len >= size)
+        c->bad = true;
+    struct keel_slice bytes = cursor_slice(c, len);
+
+    if (c->bad || memchr(bytes.data, '\0', bytes.len) != NULL) {
+        c->bad = true;
+        return NULL;
+    }
+    char *text = keel_malloc(len + 1);
+
+    memcpy(text, bytes.data, len);
+    text[len] = '\0';
+    return text;
+}
+
+static void take_change(struct keel_cursor *c, struct keel_member_change *change)
+{
+    uint8_t verb = cursor_u8(c);
+
+    if (verb < MEMBER_ADD || verb > MEMBER_PROMOTE) {
+        c->bad = true;
+        return;
+    }
+    change->verb = (enum keel_change_verb)verb;
+    change->name = take_string(c, MEMBER_NAME_SIZE);
+    if (!change_adds(change->verb))
+        return;
+    change->address = take_string(c, MEMBER_ADDRESS_SIZE);
+    change->id = cursor_le64(c);
+    if (change->id == 0)
+        c->bad = true;
+}
+
+static void take_changes(struct keel_cursor *c, struct keel_message *msg)
+{
+    msg->number = cursor_le64(c);
+    size_t count = cursor_le32(c);
+
+    if (count == 0 || count > KEEL_MEMBERS_MAX) {
+        c->bad = true;
+        return;
+    }
+    msg->changes = keel_calloc(count, sizeof *msg->changes);
+    msg->change_count = count;
+    for (size_t i = 0; i < count && !c->bad; i++)
+        take_change(c, &msg->changes[i]);
+}
+
+static void take_change_reply(struct keel_cursor *c, struct keel_message *msg)
+{
+    msg->number = cursor_le64(c);
+    msg->err = (int32_t)cursor_le32(c);
+    msg->index = cursor_le64(c);
+    if (msg->err > 0)
+        c->bad = true;
 }
 
 static void take_message(struct keel_cursor *c, struct keel_message *msg)
@@ -480,7 +671,22 @@ static void take_message(struct keel_cursor *c, struct keel_message *msg)
         return;
     case MESSAGE_HELLO:
     case MESSAGE_REFUSAL:
+    case MESSAGE_JOIN:
+    case MESSAGE_WELCOME:
         take_control(c, msg);
+        return;
+    case MESSAGE_SNAPSHOT:
+    case MESSAGE_SNAPSHOT_STATE:
+        take_snapshot(c, msg);
+        return;
+    case MESSAGE_CHANGE:
+        take_changes(c, msg);
+        return;
+    case MESSAGE_CHANGE_REPLY:
+        take_change_reply(c, msg);
+        return;
+    case MESSAGE_TRANSFER:
+        msg->to = cursor_le64(c);
         return;
     case MESSAGE_PING:
         return;

@@ -37,14 +37,17 @@ enum keel_snapshot_state {
     SNAPSHOT_REFUSED = 2,   /* damaged, or no room: begin with a new one, later */
 };
 
+/* Of a member's name and address, with the NUL. */
+enum { MEMBER_NAME_SIZE = 64, MEMBER_ADDRESS_SIZE = 300 };
+
 /* One change of one member. */
 enum keel_change_verb { MEMBER_ADD = 1, MEMBER_ADD_VOTER, MEMBER_REMOVE, MEMBER_PROMOTE };
 
 struct keel_member_change {
     enum keel_change_verb verb;
-    char *name;    /* owned */
+    char *name;    /* owned; neither it nor the address is empty */
     char *address; /* owned; of additions; else NULL */
-    uint64_t id;   /* of additions: the new member's */
+    uint64_t id;   /* of additions: the new member's, not 0 */
 };
 
 struct keel_message {
@@ -65,7 +68,7 @@ struct keel_message {
         uint64_t total;                 /* SNAPSHOT: bytes of the whole */
         enum keel_snapshot_state state; /* SNAPSHOT_STATE */
     } snapshot;
-    struct keel_member_change *changes; /* CHANGE: owned array; one joint change */
+    struct keel_member_change *changes; /* CHANGE: owned array, at least one; one joint change */
     size_t change_count;
     int err;        /* CHANGE_REPLY: 0 or a KEEL_E_*; number echoes that of the CHANGE */
     uint64_t index; /* CHANGE_REPLY: of the entry */
@@ -85,7 +88,7 @@ struct keel_message *keel_message_free(struct keel_message *msg);
 enum keel_lane {
     LANE_URGENT,   /* everything that is not named below */
     LANE_BULK,     /* appends with entries, forwards */
-    LANE_SNAPSHOT, /* pieces of snapshots */
+    LANE_SNAPSHOT, /* snapshots: offers and pieces, in order */
     LANES
 };
 enum keel_lane keel_message_lane(const struct keel_message *msg);

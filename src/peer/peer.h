@@ -52,7 +52,7 @@ struct peer_events {
      * second. */
     void (*refused)(void *arg, uint64_t peer, const char *why);
     /* A new node asks to be let in: packs the WELCOME for the member that was added under its name,
-     * or says why not. NULL: ret_why. */
+     * or says why not. NULL: ret_why. May be NULL itself: nobody is let in. */
     struct keel_buf *(*join)(void *arg, const char *name, uint64_t incarnation, char *ret_why,
                              size_t why_size);
 };
@@ -90,8 +90,9 @@ struct peer_welcome {
 };
 
 /* Asks the member at `address` (host:port) to let this node in: connects, sends JOIN, waits for the
- * answer, at most timeout_ms. Blocking, for the start only. KEEL_E_TIMEDOUT: nobody there, try
- * again; KEEL_E_PERM: refused; ret_why says what to do. */
+ * answer, at most timeout_ms (a resolver may take longer). Blocking, for the start only.
+ * KEEL_E_TIMEDOUT: nobody there, try again; KEEL_E_PERM: refused; KEEL_E_INVALID: not host:port;
+ * KEEL_E_MALFORMED: what is there is not a member's port. ret_why says what and what to do. */
 int peer_join(const char *address, const char *name, uint64_t incarnation, unsigned timeout_ms,
               struct peer_welcome *ret_welcome, char *ret_why, size_t why_size);
 void peer_welcome_free(struct peer_welcome *welcome);

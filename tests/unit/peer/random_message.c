@@ -94,6 +94,9 @@ static void random_replies(struct keel_rng *rng, struct raft_message *msg)
         msg->u.read_reply.refused = random_bool(rng);
         msg->u.read_reply.index = random_u64(rng);
         break;
+    case RAFT_TIMEOUT_NOW:
+        msg->u.timeout_now.renounced = random_bool(rng);
+        break;
     default:
         break;
     }
@@ -112,6 +115,68 @@ static struct keel_message *random_raft(struct keel_rng *rng, enum raft_message_
     else
         random_replies(rng, msg);
     return keel_message_raft(msg);
+}
+
+/* Of 1 … len_max bytes, of any value but NUL. */
+static char *random_string(struct keel_rng *rng, size_t len_max)
+{
+    size_t len = 1 + (size_t)keel_rng_below(rng, len_max);
+    char *text = keel_calloc(len + 1, 1);
+
+    for (size_t i = 0; i < len; i++)
+        text[i] = (char)(1 + keel_rng_below(rng, 255));
+    return text;
+}
+
+static void random_changes(struct keel_rng *rng, struct keel_message *msg, size_t size_max)
+{
+    size_t len_max = size_max / 40 < 63 ? 1 + size_max / 40 : 63;
+
+    msg->number = random_u64(rng);
+    msg->change_count = 1 + (size_t)keel_rng_below(rng, KEEL_MEMBERS_MAX);
+    msg->changes = keel_calloc(msg->change_count, sizeof *msg->changes);
+    for (size_t i = 0; i < msg->change_count; i++) {
+        struct keel_member_change *change = &msg->changes[i];
+
+        change->verb = (enum keel_change_verb)(MEMBER_ADD + keel_rng_below(rng, 4));
+        change->name = random_string(rng, len_max);
+        if (change->verb != MEMBER_ADD && change->verb != MEMBER_ADD_VOTER)
+            continue;
+        change->address = random_string(rng, len_max);
+        change->id = keel_rng_next(rng) | 1;
+    }
+}
+
+static void random_snapshot(struct keel_rng *rng, struct keel_message *msg, size_t size_max)
+{
+    msg->snapshot.index = random_u64(rng);
+    msg->snapshot.term = random_u64(rng);
+    msg->snapshot.nonce = random_u64(rng);
+    msg->snapshot.offset = keel_rng_next(rng) >> 1;
+    if (msg->type == MESSAGE_SNAPSHOT_STATE) {
+        msg->snapshot.state = (enum keel_snapshot_state)keel_rng_below(rng, 3);
+        return;
+    }
+    size_t len = size_max < KEEL_SNAPSHOT_CHUNK_BYTES ? size_max : KEEL_SNAPSHOT_CHUNK_BYTES;
+
+    msg->data = random_buf(rng, len);
+    if (msg->data->len == 0)
+        msg->data = keel_buf_free(msg->data); /* an offer */
+    msg->snapshot.total = msg->snapshot.offset + (msg->data ? msg->data->len : 0) +
+                          (random_bool(rng) ? 0 : keel_rng_next(rng) >> 2);
+}
+
+static void random_member_change(struct keel_rng *rng, struct keel_message *msg, size_t size_max)
+{
+    if (msg->type == MESSAGE_CHANGE) {
+        random_changes(rng, msg, size_max);
+    } else if (msg->type == MESSAGE_CHANGE_REPLY) {
+        msg->number = random_u64(rng);
+        msg->err = -(int)keel_rng_below(rng, 50);
+        msg->index = random_u64(rng);
+    } else {
+        msg->to = random_u64(rng);
+    }
 }
 
 struct keel_message *random_message(struct keel_rng *rng, size_t kind, size_t size_max)
@@ -143,7 +208,18 @@ struct keel_message *random_message(struct keel_rng *rng, size_t kind, size_t si
         break;
     case MESSAGE_HELLO:
     case MESSAGE_REFUSAL:
+    case MESSAGE_JOIN:
+    case MESSAGE_WELCOME:
         msg->data = random_buf(rng, size_max < 4096 ? size_max : 4096);
+        break;
+    case MESSAGE_SNAPSHOT:
+    case MESSAGE_SNAPSHOT_STATE:
+        random_snapshot(rng, msg, size_max);
+        break;
+    case MESSAGE_CHANGE:
+    case MESSAGE_CHANGE_REPLY:
+    case MESSAGE_TRANSFER:
+        random_member_change(rng, msg, size_max);
         break;
     case MESSAGE_RAFT:
     case MESSAGE_PING:
@@ -183,11 +259,40 @@ static bool raft_equal(const struct raft_message *a, const struct raft_message *
            memcmp(&x.u, &y.u, sizeof x.u) == 0;
 }
 
+static bool strings_equal(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+static bool changes_equal(const struct keel_message *a, const struct keel_message *b)
+{
+    if (a->change_count != b->change_count)
+        return false;
+    for (size_t i = 0; i < a->change_count; i++) {
+        const struct keel_member_change *x = &a->changes[i], *y = &b->changes[i];
+
+        if (x->verb != y->verb || x->id != y->id || !strings_equal(x->name, y->name) ||
+            !strings_equal(x->address, y->address))
+            return false;
+    }
+    return true;
+}
+
+static bool snapshots_equal(const struct keel_message *a, const struct keel_message *b)
+{
+    return a->snapshot.index == b->snapshot.index && a->snapshot.term == b->snapshot.term &&
+           a->snapshot.nonce == b->snapshot.nonce && a->snapshot.offset == b->snapshot.offset &&
+           a->snapshot.total == b->snapshot.total && a->snapshot.state == b->snapshot.state;
+}
+
 bool messages_equal(const struct keel_message *a, const struct keel_message *b)
 {
     if (a->type != b->type || (a->raft == NULL) != (b->raft == NULL))
         return false;
     if (a->raft != NULL && !raft_equal(a->raft, b->raft))
+        return false;
+    if (!changes_equal(a, b) || !snapshots_equal(a, b) || a->err != b->err ||
+        a->index != b->index || a->to != b->to)
         return false;
     return a->number == b->number && a->session == b->session && a->deadline_us == b->deadline_us &&
            a->sent_us == b->sent_us && a->lease_count == b->lease_count &&

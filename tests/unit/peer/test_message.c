@@ -73,6 +73,15 @@ static void every_kind_of_message_survives_the_wire(void **state)
     }
 }
 
+/* What ends with bytes of any length is shorter, but in order, when it is cut behind its fixed
+ * part. */
+static bool is_open_ended(enum keel_message_type type, size_t *ret_fixed)
+{
+    *ret_fixed = type == MESSAGE_FORWARD ? 24 : type == MESSAGE_SNAPSHOT ? 40 : 0;
+    return *ret_fixed > 0 || type == MESSAGE_HELLO || type == MESSAGE_REFUSAL ||
+           type == MESSAGE_JOIN || type == MESSAGE_WELCOME;
+}
+
 static void
 every_truncation_and_extension_of_a_payload_is_rejected_or_is_another_message(void **state)
 {
@@ -84,10 +93,8 @@ every_truncation_and_extension_of_a_payload_is_rejected_or_is_another_message(vo
         struct keel_message *msg = random_message(&rng, i % RANDOM_MESSAGE_KINDS, 300), *got = NULL;
         struct keel_buf *frames = keel_message_encode(msg);
         size_t len = frames->len - FRAME_HEAD_BYTES;
-        /* What ends with bytes of any length is shorter, but in order, when it is cut there. */
-        bool open_ended = msg->type == MESSAGE_HELLO || msg->type == MESSAGE_REFUSAL ||
-                          msg->type == MESSAGE_FORWARD;
-        size_t fixed = msg->type == MESSAGE_FORWARD ? 24 : 0;
+        size_t fixed;
+        bool open_ended = is_open_ended(msg->type, &fixed);
 
         for (size_t cut = 0; cut < len; cut++) {
             struct keel_buf *part =
@@ -231,6 +238,56 @@ static void lengths_around_a_full_frame_survive(void **state)
     }
 }
 
+static struct keel_message *piece_of(uint64_t offset, size_t len)
+{
+    struct keel_message *msg = keel_message_new(MESSAGE_SNAPSHOT);
+
+    msg->snapshot.offset = offset;
+    msg->snapshot.total = UINT64_MAX;
+    msg->data = keel_buf_new(len);
+    memset(msg->data->data, (int)offset, len);
+    return msg;
+}
+
+static void feed(struct frame_reader *reader, const struct keel_buf *bytes, size_t from, size_t to,
+                 struct inbox *got)
+{
+    assert_int_equal(
+        frame_reader_feed(reader, keel_slice_of(bytes->data + from, to - from), collect, got), 0);
+}
+
+static void messages_of_three_lanes_are_put_together_side_by_side(void **state)
+{
+    struct keel_message *piece = piece_of(7, KEEL_SNAPSHOT_CHUNK_BYTES);
+    struct keel_message *bulk = forward_of(KEEL_SNAPSHOT_CHUNK_BYTES, 1);
+    struct keel_message *ping = keel_message_new(MESSAGE_PING);
+    struct keel_buf *piece_bytes = keel_message_encode(piece);
+    struct keel_buf *bulk_bytes = keel_message_encode(bulk);
+    struct keel_buf *ping_bytes = keel_message_encode(ping);
+    struct frame_reader *reader = frame_reader_new();
+    struct inbox got = { 0 };
+
+    (void)state;
+    feed(reader, piece_bytes, 0, FRAME_BYTES_MAX, &got);
+    feed(reader, bulk_bytes, 0, FRAME_BYTES_MAX, &got);
+    feed(reader, ping_bytes, 0, ping_bytes->len, &got);
+    feed(reader, piece_bytes, FRAME_BYTES_MAX, 2 * FRAME_BYTES_MAX, &got);
+    assert_int_equal(got.count, 1);
+    feed(reader, bulk_bytes, FRAME_BYTES_MAX, bulk_bytes->len, &got);
+    feed(reader, piece_bytes, 2 * FRAME_BYTES_MAX, piece_bytes->len, &got);
+    assert_int_equal(got.count, 3);
+    assert_true(messages_equal(got.messages[1], bulk));
+    assert_true(messages_equal(got.messages[2], piece));
+    inbox_clear(&got);
+    frame_reader_free(reader);
+    keel_buf_free(piece_bytes);
+    keel_buf_free(bulk_bytes);
+    keel_buf_free(ping_bytes);
+    keel_message_free(piece);
+    keel_message_free(bulk);
+    keel_message_free(ping);
+}
+
 static void urgent_messages_pass_between_the_pieces_of_a_bulk_one(void **state)
 {
     struct keel_message *bulk = forward_of(KEEL_ENTRY_SIZE_MAX, 1);
@@ -300,7 +357,8 @@ static void heads_out_of_order_are_malformed(void **state)
     expect_malformed(frame_of(0, 0, 0, 0, 0));
     expect_malformed(frame_of(0, 0, MESSAGE_TYPES, 0, 0));
     expect_malformed(frame_of(0, 0, 255, 0, 0));
-    expect_malformed(frame_of(0, 0, MESSAGE_PING, 4, 0));
+    expect_malformed(frame_of(0, 0, MESSAGE_PING, FRAME_BULK | FRAME_SNAPSHOT, 0));
+    expect_malformed(frame_of(0, 0, MESSAGE_PING, 8, 0));
     expect_malformed(frame_of(0, 0, MESSAGE_PING, 0, 1));
     expect_malformed(frame_of(0, 0, MESSAGE_PING, FRAME_MORE, 0));
     expect_malformed(frame_of(1, 1, MESSAGE_PING, 0, 0));
@@ -419,7 +477,91 @@ static void entries_out_of_order_are_malformed(void **state)
     assert_int_equal(decode(MESSAGE_RAFT, append, sizeof append), KEEL_E_MALFORMED);
 }
 
-static void only_what_carries_commands_is_bulk(void **state)
+static void snapshots_beyond_their_end_are_malformed(void **state)
+{
+    struct keel_buf *piece = keel_buf_new(40 + KEEL_SNAPSHOT_CHUNK_BYTES + 1);
+    uint8_t where[33] = { 0 };
+
+    (void)state;
+    memset(piece->data, 0, piece->len);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 40), 0); /* an offer of nothing */
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 41), KEEL_E_MALFORMED);
+    put_le64(piece->data + 32, 1);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 41), 0);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 42), KEEL_E_MALFORMED);
+    put_le64(piece->data + 24, 2); /* begins behind the end */
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 40), KEEL_E_MALFORMED);
+    put_le64(piece->data + 24, UINT64_MAX); /* offset + length would wrap */
+    put_le64(piece->data + 32, UINT64_MAX);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 40), 0);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, 41), KEEL_E_MALFORMED);
+    put_le64(piece->data + 24, 0);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, piece->len - 1), 0);
+    assert_int_equal(decode(MESSAGE_SNAPSHOT, piece->data, piece->len), KEEL_E_MALFORMED);
+    where[32] = SNAPSHOT_REFUSED;
+    assert_int_equal(decode(MESSAGE_SNAPSHOT_STATE, where, sizeof where), 0);
+    where[32]++;
+    assert_int_equal(decode(MESSAGE_SNAPSHOT_STATE, where, sizeof where), KEEL_E_MALFORMED);
+    keel_buf_free(piece);
+}
+
+/* A CHANGE of `count` members by that verb, with a name and, perhaps, an address of these lengths.
+ */
+static int decode_change(size_t count, uint8_t verb, size_t name_len, size_t address_len,
+                         uint8_t id)
+{
+    struct keel_text text = { 0 };
+    uint8_t head[12] = { 0 }, len[4], ids[8] = { id };
+    char filler[512];
+
+    memset(filler, 'x', sizeof filler);
+    put_le32(head + 8, (uint32_t)count);
+    keel_text_append(&text, keel_slice_of(head, sizeof head));
+    for (size_t i = 0; i < count; i++) {
+        keel_text_append(&text, keel_slice_of(&verb, 1));
+        put_le32(len, (uint32_t)name_len);
+        keel_text_append(&text, keel_slice_of(len, sizeof len));
+        keel_text_append(&text, keel_slice_of(filler, name_len));
+        if (verb != MEMBER_ADD && verb != MEMBER_ADD_VOTER)
+            continue;
+        put_le32(len, (uint32_t)address_len);
+        keel_text_append(&text, keel_slice_of(len, sizeof len));
+        keel_text_append(&text, keel_slice_of(filler, address_len));
+        keel_text_append(&text, keel_slice_of(ids, sizeof ids));
+    }
+    int err = decode(MESSAGE_CHANGE, (const uint8_t *)text.data, text.len);
+
+    keel_text_free(&text);
+    return err;
+}
+
+static void changes_beyond_their_limits_are_malformed(void **state)
+{
+    uint8_t reply[20] = { 0 };
+    uint8_t nul[12 + 1 + 4 + 1] = { [8] = 1, [12] = MEMBER_REMOVE, [13] = 1 };
+
+    (void)state;
+    assert_int_equal(decode_change(KEEL_MEMBERS_MAX, MEMBER_ADD_VOTER, 63, 299, 1), 0);
+    assert_int_equal(decode_change(KEEL_MEMBERS_MAX + 1, MEMBER_REMOVE, 1, 0, 0), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(0, 0, 0, 0, 0), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(1, MEMBER_PROMOTE, 63, 0, 0), 0);
+    assert_int_equal(decode_change(1, MEMBER_PROMOTE, 64, 0, 0), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(1, MEMBER_PROMOTE, 0, 0, 0), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(1, MEMBER_ADD, 1, 300, 1), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(1, MEMBER_ADD, 1, 0, 1), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(1, MEMBER_ADD, 1, 1, 0), KEEL_E_MALFORMED); /* nobody's id */
+    assert_int_equal(decode_change(1, 0, 1, 1, 1), KEEL_E_MALFORMED);
+    assert_int_equal(decode_change(1, MEMBER_PROMOTE + 1, 1, 1, 1), KEEL_E_MALFORMED);
+    assert_int_equal(decode(MESSAGE_CHANGE, nul, sizeof nul), KEEL_E_MALFORMED); /* in a name */
+    nul[17] = 'n';
+    assert_int_equal(decode(MESSAGE_CHANGE, nul, sizeof nul), 0);
+    put_le32(reply + 8, (uint32_t)KEEL_E_BUSY);
+    assert_int_equal(decode(MESSAGE_CHANGE_REPLY, reply, sizeof reply), 0);
+    put_le32(reply + 8, 1);
+    assert_int_equal(decode(MESSAGE_CHANGE_REPLY, reply, sizeof reply), KEEL_E_MALFORMED);
+}
+
+static void commands_and_snapshots_have_lanes_of_their_own(void **state)
 {
     struct keel_rng rng;
 
@@ -430,7 +572,9 @@ static void only_what_carries_commands_is_bulk(void **state)
         bool entries = msg->type == MESSAGE_RAFT && msg->raft->type == RAFT_APPEND &&
                        msg->raft->u.append.count > 0;
 
-        assert_int_equal(keel_message_is_bulk(msg), entries || msg->type == MESSAGE_FORWARD);
+        assert_int_equal(keel_message_lane(msg), entries || msg->type == MESSAGE_FORWARD ? LANE_BULK
+                                                 : msg->type == MESSAGE_SNAPSHOT ? LANE_SNAPSHOT
+                                                                                 : LANE_URGENT);
         keel_message_free(msg);
     }
 }
@@ -452,7 +596,10 @@ int main(void)
         cmocka_unit_test(the_type_may_not_change_inside_a_message),
         cmocka_unit_test(counts_and_values_beyond_their_limits_are_malformed),
         cmocka_unit_test(entries_out_of_order_are_malformed),
-        cmocka_unit_test(only_what_carries_commands_is_bulk),
+        cmocka_unit_test(messages_of_three_lanes_are_put_together_side_by_side),
+        cmocka_unit_test(snapshots_beyond_their_end_are_malformed),
+        cmocka_unit_test(changes_beyond_their_limits_are_malformed),
+        cmocka_unit_test(commands_and_snapshots_have_lanes_of_their_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

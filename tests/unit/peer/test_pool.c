@@ -47,7 +47,7 @@ static void on_message(void *arg, uint64_t from, struct keel_message *msg_take)
     struct node *node = arg;
 
     assert_true(from >= 1 && from <= NODES && from != node->id);
-    if (keel_message_is_bulk(msg_take)) {
+    if (keel_message_lane(msg_take) == LANE_BULK) {
         node->bulk++;
     } else if (node->urgent++ == 0) {
         node->bulk_before_urgent = node->bulk;
@@ -705,6 +705,12 @@ static void addresses_are_taken_apart(void **state)
     assert_false(peer_address_is_loopback("127.0.0.1"));
 }
 
+static enum handshake_verdict check(const struct peer_options *self, const struct hello *hello,
+                                    uint64_t dialled, char why[HANDSHAKE_WHY_SIZE])
+{
+    return handshake_check(self, hello, dialled, why, HANDSHAKE_WHY_SIZE);
+}
+
 static void whoever_is_not_who_he_says_is_not_recognized(void **state)
 {
     struct world *world = world_new();
@@ -714,30 +720,56 @@ static void whoever_is_not_who_he_says_is_not_recognized(void **state)
     char why[HANDSHAKE_WHY_SIZE];
 
     (void)state;
-    assert_ptr_equal(handshake_check(&self, &right, NULL, why, sizeof why), &self.members[0]);
-    assert_ptr_equal(handshake_check(&self, &right, &self.members[0], why, sizeof why),
-                     &self.members[0]);
-    assert_null(handshake_check(&self, &right, &self.members[2], why, sizeof why));
+    assert_int_equal(check(&self, &right, 0, why), HANDSHAKE_MEMBER);
+    assert_int_equal(check(&self, &right, 1, why), HANDSHAKE_MEMBER);
+    assert_int_equal(check(&self, &right, 3, why), HANDSHAKE_REFUSED);
     hello = right;
     hello.version = 2;
-    assert_null(handshake_check(&self, &hello, NULL, why, sizeof why));
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
     assert_non_null(strstr(why, "same release"));
     hello = right;
     hello.to = 3;
-    assert_null(handshake_check(&self, &hello, NULL, why, sizeof why));
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
     assert_non_null(strstr(why, "--initial-cluster"));
     hello = right;
     hello.id = 9;
-    assert_null(handshake_check(&self, &hello, NULL, why, sizeof why));
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
     assert_non_null(strstr(why, "add it first"));
     hello = right;
     hello.id = 2; /* itself */
-    assert_null(handshake_check(&self, &hello, NULL, why, sizeof why));
+    hello.config_index = 99;
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
     hello = right;
     hello.id = 3; /* the name of another */
-    assert_null(handshake_check(&self, &hello, NULL, why, sizeof why));
-    hello.name[1] = '3'; /* right, but 2 dials 3 and not the other way round */
-    assert_null(handshake_check(&self, &hello, NULL, why, sizeof why));
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
+    hello.name[1] = '3'; /* right: whoever's turn it is to dial */
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_MEMBER);
+    world_free(world);
+}
+
+static void an_unknown_node_is_a_guest_only_if_it_knows_a_later_configuration(void **state)
+{
+    struct world *world = world_new();
+    struct peer_options self = options_of(world, 2);
+    struct hello hello = { .version = 1, .cluster_id = 77, .id = 9, .to = 2, .name = "n9" };
+    char why[HANDSHAKE_WHY_SIZE];
+
+    (void)state;
+    self.config_index = 5;
+    hello.config_index = 6;
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_GUEST);
+    hello.config_index = 5;
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
+    assert_string_equal(why, "n9 has been removed from the cluster");
+    hello.config_index = 0;
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
+    assert_string_equal(why, "n9 is not a member of this cluster: add it first");
+    hello.config_index = 6;
+    hello.cluster_id = 78;
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
+    hello.cluster_id = 77;
+    hello.id = 0;
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
     world_free(world);
 }
 
@@ -759,6 +791,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_are_taken_apart),
         cmocka_unit_test(whoever_is_not_who_he_says_is_not_recognized),
+        cmocka_unit_test(an_unknown_node_is_a_guest_only_if_it_knows_a_later_configuration),
         cmocka_unit_test(a_refusal_cannot_write_control_characters_into_the_log),
         cmocka_unit_test(members_find_each_other_and_talk),
         cmocka_unit_test(a_heartbeat_passes_large_messages),
