@@ -40,6 +40,16 @@ void log_reopen(struct log *log)
     assert_false(log->recovery.fresh);
 }
 
+void log_reseed(struct log *log, uint64_t seed)
+{
+    struct disk *old = log->disk;
+
+    log_close(log);
+    log->disk = disk_mem_copy(old, seed);
+    old->ops->free(old);
+    log_reopen(log);
+}
+
 void log_end(struct log *log)
 {
     log_close(log);

@@ -24,6 +24,8 @@ void log_start(struct log *log, uint64_t segment_bytes, uint64_t fill_bytes);
 int log_open(struct log *log);
 void log_close(struct log *log);
 void log_reopen(struct log *log);
+/* The same log on a copy of its disk that crashes in another way; everything counts as synced. */
+void log_reseed(struct log *log, uint64_t seed);
 void log_end(struct log *log);
 
 /* A batch of entries first … first + count - 1 of one term; count may be 0. */
