@@ -1,7 +1,7 @@
 /* keelctl: asks a running node, through nothing but its mount: the files of /@keel and the views of
  * names. What a node may be asked, and how it answers, is decided there; this only finds the mount,
  * prints, and turns the lines into JSON. It never hangs: a watchdog thread ends it when the mount
- * does not answer. */
+ * does not answer. What changes the cluster is in keelctl_members.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -17,20 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "buf.h"
 #include "check.h"
+#include "keelctl.h"
 
-enum { EXIT_TROUBLE = 1, EXIT_USAGE = 2 };
 enum { TIMEOUT_DEFAULT_S = 10, TIMEOUT_MAX_S = 3600 };
-
-struct ctl {
-    char *mount; /* absolute, without a trailing slash */
-    bool json;
-};
 
 struct ctl_command {
     const char *name, *arguments, *help;
-    int operands;
+    int operands_min, operands_max;
     int (*run)(const struct ctl *ctl, char **operands);
 };
 
@@ -38,15 +32,29 @@ struct ctl_command {
 
 static unsigned watchdog_seconds = TIMEOUT_DEFAULT_S;
 static atomic_bool watchdog_off; /* all is read: whoever reads our output may take their time */
+static atomic_long watchdog_at_s;
+
+static long now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long)now.tv_sec;
+}
+
+void ctl_watchdog_rearm(void)
+{
+    atomic_store(&watchdog_at_s, now_s() + (long)watchdog_seconds);
+}
 
 /* A read from a FUSE mount that does not answer can only be ended by the end of the process. */
 static void *watchdog_run(void *arg)
 {
-    struct timespec left = { .tv_sec = (time_t)watchdog_seconds };
+    long left;
 
     (void)arg;
-    while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ;
+    while ((left = atomic_load(&watchdog_at_s) - now_s()) > 0)
+        nanosleep(&(struct timespec){ .tv_sec = left }, NULL);
     if (atomic_load(&watchdog_off))
         return NULL;
     fprintf(stderr, "keelctl: no answer from the mount within %u s; is the node running?\n",
@@ -57,6 +65,8 @@ static void *watchdog_run(void *arg)
 static void watchdog_start(void)
 {
     pthread_t thread;
+
+    ctl_watchdog_rearm();
     int err = pthread_create(&thread, NULL, watchdog_run, NULL);
 
     if (err != 0)
@@ -226,8 +236,7 @@ static const char *advice(int err)
     }
 }
 
-/* Reads MOUNT/@keel/NAME. Prints what is wrong and returns an exit code. */
-static int read_control(const struct ctl *ctl, const char *name, struct keel_text *text)
+int ctl_read(const struct ctl *ctl, const char *name, struct keel_text *text)
 {
     struct keel_text path = { 0 };
 
@@ -340,7 +349,7 @@ static int finish_output(void)
     return EXIT_TROUBLE;
 }
 
-static int print_text(const struct keel_text *text)
+int ctl_print_text(const struct keel_text *text)
 {
     atomic_store(&watchdog_off, true);
     if (text->len > 0)
@@ -364,26 +373,20 @@ static int print_json_take(json_t *value)
 static int run_status(const struct ctl *ctl, char **operands)
 {
     struct keel_text text = { 0 };
-    int code = read_control(ctl, "status", &text);
+    int code = ctl_read(ctl, "status", &text);
 
     (void)operands;
     if (code == 0)
-        code = ctl->json ? print_json_take(json_of_status(text.data)) : print_text(&text);
+        code = ctl->json ? print_json_take(json_of_status(text.data)) : ctl_print_text(&text);
     keel_text_free(&text);
     return code;
 }
 
-static int run_members(const struct ctl *ctl, char **operands)
+int ctl_print_lines(const struct ctl *ctl, struct keel_text *text)
 {
-    struct keel_text text = { 0 };
     uint64_t more;
-    int code = read_control(ctl, "members", &text);
 
-    (void)operands;
-    if (code == 0)
-        code = ctl->json ? print_json_take(json_of_lines(text.data, &more)) : print_text(&text);
-    keel_text_free(&text);
-    return code;
+    return ctl->json ? print_json_take(json_of_lines(text->data, &more)) : ctl_print_text(text);
 }
 
 /* An absolute path with the links in its directory followed; the name itself need not exist. Takes
@@ -443,7 +446,7 @@ static int print_log(const struct ctl *ctl, const char *path, struct keel_text *
     uint64_t more;
 
     if (!ctl->json)
-        return print_text(text);
+        return ctl_print_text(text);
     json_t *lines = text->len > 0 ? json_of_lines(text->data, &more) : json_array();
     json_t *object = json_object();
 
@@ -479,10 +482,11 @@ static int run_log(const struct ctl *ctl, char **operands)
 }
 
 static const struct ctl_command commands[] = {
-    { "status", "", "the node that serves this mount, as name: value lines", 0, run_status },
-    { "members", "", "the members of the cluster, one line each", 0, run_members },
-    { "log", " PATH", "the kept revisions of a key, newest first", 1, run_log },
-    { NULL, NULL, NULL, 0, NULL },
+    { "status", "", "the node that serves this mount, as name: value lines", 0, 0, run_status },
+    { "members", " [CHANGE]", "the members of the cluster, one line each", 0, 64, run_members },
+    { "transfer", " [NAME]", "hands leadership to a voter, or to any", 0, 1, run_transfer },
+    { "log", " PATH", "the kept revisions of a key, newest first", 1, 1, run_log },
+    { NULL, NULL, NULL, 0, 0, NULL },
 };
 
 /* ---- the command line ---- */
@@ -495,7 +499,7 @@ static void print_help(void)
          "\n"
          "commands:");
     for (const struct ctl_command *c = commands; c->name != NULL; c++)
-        printf("  %s%-*s %s\n", c->name, (int)(16 - strlen(c->name)), c->arguments, c->help);
+        printf("  %s%-*s %s\n", c->name, (int)(18 - strlen(c->name)), c->arguments, c->help);
     puts("\n"
          "options:\n"
          "  --mount DIR        the mount; else $KEEL_MOUNT, else the one that the working\n"
@@ -504,10 +508,17 @@ static void print_help(void)
          "  --timeout SECONDS  give up when the mount does not answer (default 10)\n"
          "  --help             print this\n"
          "\n"
+         "CHANGE, by root only, on any node; a new member is a learner until it is promoted:\n"
+         "  add NAME HOST:PORT [--voter]  then start it with --join\n"
+         "  promote NAME [--wait]         makes a learner that has caught up a voter\n"
+         "  remove NAME                   for good: its data directory is of no use then\n"
+         "  apply 'CHANGE' 'CHANGE'…      several at once; 'add NAME HOST:PORT voter' for --voter\n"
+         "\n"
          "PATH is absolute inside the mount, relative to the working directory if that is in\n"
          "the mount, or else a key (conf/db).\n"
          "\n"
-         "exit status: 0 success, 1 the node or the mount could not answer, 2 wrong usage");
+         "exit status: 0 success, 1 refused, or the node or the mount could not answer, 2 wrong\n"
+         "usage, 3 not now: try again");
 }
 
 static const struct ctl_command *find_command(const char *name)
@@ -547,6 +558,8 @@ static int parse_options(int argc, char **argv, struct ctl *ctl, const char **re
     static const struct option options[] = { { "mount", required_argument, NULL, 'm' },
                                              { "json", no_argument, NULL, 'j' },
                                              { "timeout", required_argument, NULL, 't' },
+                                             { "voter", no_argument, NULL, 'v' },
+                                             { "wait", no_argument, NULL, 'w' },
                                              { "help", no_argument, NULL, 'h' },
                                              { NULL, 0, NULL, 0 } };
     int c;
@@ -558,6 +571,12 @@ static int parse_options(int argc, char **argv, struct ctl *ctl, const char **re
             break;
         case 'j':
             ctl->json = true;
+            break;
+        case 'v':
+            ctl->voter = true;
+            break;
+        case 'w':
+            ctl->wait = true;
             break;
         case 't':
             if (parse_timeout(optarg))
@@ -608,7 +627,10 @@ int main(int argc, char **argv)
 
     if (command == NULL)
         return unknown_command(argv[optind]);
-    if (argc - optind - 1 != command->operands) {
+    int operands = argc - optind - 1;
+
+    if (operands < command->operands_min || operands > command->operands_max ||
+        ((ctl.voter || ctl.wait) && command->run != run_members)) {
         fprintf(stderr, "usage: keelctl %s%s\n", command->name, command->arguments);
         return EXIT_USAGE;
     }
