@@ -22,7 +22,7 @@ static struct apply_session *find_session(const struct apply *a, uint64_t id)
 }
 
 static struct apply_session *add_session(struct apply *a, uint64_t id, uint64_t node,
-                                         uint64_t nonce)
+                                         uint64_t nonce, uint64_t first_ino)
 {
     if (a->session_count == a->session_capacity) {
         a->session_capacity = a->session_capacity ? a->session_capacity * 2 : 8;
@@ -30,7 +30,8 @@ static struct apply_session *add_session(struct apply *a, uint64_t id, uint64_t 
     }
     struct apply_session *session = &a->sessions[a->session_count++];
 
-    *session = (struct apply_session){ .id = id, .node = node, .nonce = nonce };
+    *session =
+        (struct apply_session){ .id = id, .node = node, .nonce = nonce, .first_ino = first_ino };
     return session;
 }
 
@@ -83,6 +84,31 @@ bool apply_session(const struct apply *a, uint64_t session, uint64_t *ret_last)
     return found != NULL;
 }
 
+bool apply_session_result(const struct apply *a, uint64_t id, uint64_t number,
+                          struct command_result *ret_result)
+{
+    const struct apply_session *session = find_session(a, id);
+
+    if (session == NULL || number <= session->acked || number > session->last)
+        return false;
+    *ret_result = session->results[number - session->acked - 1];
+    return true;
+}
+
+size_t apply_session_count(const struct apply *a)
+{
+    return a->session_count;
+}
+
+struct apply_session_info apply_session_at(const struct apply *a, size_t i)
+{
+    const struct apply_session *session = &a->sessions[i];
+
+    KEEL_ASSERT(i < a->session_count);
+    return (struct apply_session_info){ session->id, session->node, session->nonce,
+                                        session->first_ino };
+}
+
 /* ---- commands of the cluster itself ---- */
 
 static int op_open_session(struct apply_op *op, const Keel__OpenSession *open)
@@ -95,7 +121,7 @@ static int op_open_session(struct apply_op *op, const Keel__OpenSession *open)
         if (a->sessions[i].node == open->node && a->sessions[i].nonce == open->nonce)
             return 0; /* sent twice: the session that it asks for is there */
     apply_end_sessions(a, open->node);
-    add_session(a, op->entry->index, open->node, open->nonce);
+    add_session(a, op->entry->index, open->node, open->nonce, a->next_ino);
     op->outcome->opened_session = true;
     op->outcome->node = open->node;
     op->outcome->nonce = open->nonce;
@@ -320,6 +346,7 @@ static Keel__SessionState *pack_session(struct keel_arena *arena,
     state->id = session->id;
     state->node = session->node;
     state->nonce = session->nonce;
+    state->first_ino = session->first_ino;
     state->last = session->last;
     state->acked = session->acked;
     state->n_results = count;
@@ -395,7 +422,8 @@ static int load_session(struct apply *a, const Keel__SessionState *state)
     if (state->acked > state->last || state->last - state->acked != state->n_results ||
         state->n_results > KEEL_SESSION_COMMANDS)
         return KEEL_E_CORRUPT;
-    struct apply_session *session = add_session(a, state->id, state->node, state->nonce);
+    struct apply_session *session =
+        add_session(a, state->id, state->node, state->nonce, state->first_ino);
 
     session->acked = session->last = state->acked;
     for (size_t i = 0; i < state->n_results; i++) {

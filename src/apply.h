@@ -87,5 +87,14 @@ struct keel_buf *apply_pack_members(const struct apply_member *members, size_t c
 struct raft_entry apply_first_entry(const struct apply_member *members, size_t count);
 /* Whether a session is known, and its last applied number. */
 bool apply_session(const struct apply *a, uint64_t session, uint64_t *ret_last);
+/* The result of a number that is applied and not acknowledged. False: not kept. */
+bool apply_session_result(const struct apply *a, uint64_t session, uint64_t number,
+                          struct command_result *ret_result);
+/* What is in the table. */
+struct apply_session_info {
+    uint64_t id, node, nonce, first_ino;
+};
+size_t apply_session_count(const struct apply *a);
+struct apply_session_info apply_session_at(const struct apply *a, size_t i);
 
 #endif

@@ -8,6 +8,7 @@
 
 struct apply_session {
     uint64_t id, node, nonce;
+    uint64_t first_ino;             /* of the range that came with it */
     uint64_t last;                  /* highest number applied */
     uint64_t acked;                 /* results up to here are forgotten */
     struct command_result *results; /* of acked + 1 … last */

@@ -32,7 +32,7 @@ struct keel_env_ops {
     void (*checkpoint)(struct keel_env *env, struct kv_batch *batch_take);
 
     /* The snapshot that this node sends, one at a time: made of the store as it is on the disk,
-     * then read in pieces, then dropped (also one that is being made). */
+     * then read in pieces, then dropped (also one that is being made: then nothing comes back). */
     void (*snapshot_make)(struct keel_env *env);
     void (*snapshot_read)(struct keel_env *env, uint64_t peer, uint64_t offset, size_t bytes);
     void (*snapshot_drop)(struct keel_env *env);

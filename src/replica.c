@@ -12,16 +12,8 @@
 static struct raft *make_raft(struct replica *r, uint64_t now)
 {
     struct raft_options options = r->options.raft;
-    size_t count;
-    const struct apply_member *members = apply_members(r->apply, &count);
 
-    memset(&options.config, 0, sizeof options.config);
-    for (size_t i = 0; i < count; i++) {
-        if (members[i].voter)
-            options.config.voters[options.config.voter_count++] = members[i].id;
-        else
-            options.config.learners[options.config.learner_count++] = members[i].id;
-    }
+    options.config = *apply_config(r->apply, &options.config_index);
     if (!r->options.lease_reads)
         options.lease_us = 0;
     options.base_index = mvcc_applied_index(r->mvcc);
@@ -29,15 +21,15 @@ static struct raft *make_raft(struct replica *r, uint64_t now)
     return raft_new(&options, now);
 }
 
-static int member_slot(const struct replica *r, uint64_t id)
+const struct apply_member *replica_member(const struct replica *r, uint64_t id)
 {
     size_t count;
     const struct apply_member *members = apply_members(r->apply, &count);
 
     for (size_t i = 0; i < count; i++)
         if (members[i].id == id)
-            return (int)i;
-    return -1;
+            return &members[i];
+    return NULL;
 }
 
 struct replica *replica_new(struct keel_env *env, struct apply *apply,
@@ -51,17 +43,18 @@ struct replica *replica_new(struct keel_env *env, struct apply *apply,
     r->options = *options;
     if (r->options.pending_limit_bytes == 0)
         r->options.pending_limit_bytes = KEEL_PENDING_BYTES;
+    if (r->options.session_ttl_us == 0)
+        r->options.session_ttl_us = SESSION_TTL_US;
     r->started_us = now_of(r);
     /* An answer to a read of this node's last life must not pass for one to a read of this one. */
     r->next_context = keel_hash64(keel_slice_of(&options->nonce, sizeof options->nonce));
     keel_arena_init(&r->arena);
     requests_init(r);
     leases_init(r);
+    members_init(r);
+    snapshots_init(r);
     r->raft = make_raft(r, r->started_us);
-    int self = member_slot(r, options->raft.id);
-
-    KEEL_ASSERT(self >= 0);
-    r->member_incarnation[self] = options->incarnation;
+    members_connected(r, options->raft.id, options->incarnation);
     return r;
 }
 
@@ -71,6 +64,8 @@ struct replica *replica_free(struct replica *r)
         return NULL;
     requests_free(r);
     leases_free(r);
+    members_free(r);
+    snapshots_free(r);
     raft_free(r->raft);
     keel_arena_free(&r->arena);
     free(r);
@@ -97,6 +92,7 @@ static void on_forward(struct replica *r, uint64_t from, struct keel_message *ms
 
 void replica_on_message(struct replica *r, uint64_t from, struct keel_message *msg_take)
 {
+    members_heard(r, from, now_of(r));
     switch (msg_take->type) {
     case MESSAGE_RAFT:
         if (msg_take->raft->from == from)
@@ -114,6 +110,23 @@ void replica_on_message(struct replica *r, uint64_t from, struct keel_message *m
     case MESSAGE_RENEWED:
         leases_on_renewed(r, msg_take);
         break;
+    case MESSAGE_SNAPSHOT:
+        snapshots_on_piece(r, from, msg_take);
+        break;
+    case MESSAGE_SNAPSHOT_STATE:
+        snapshots_on_state(r, from, msg_take);
+        break;
+    case MESSAGE_CHANGE:
+        members_on_change(r, from, msg_take);
+        break;
+    case MESSAGE_CHANGE_REPLY:
+        members_on_reply(r, msg_take);
+        break;
+    case MESSAGE_TRANSFER:
+        members_on_transfer(r, msg_take);
+        break;
+    case MESSAGE_JOIN:
+    case MESSAGE_WELCOME:
     case MESSAGE_HELLO:
     case MESSAGE_REFUSAL:
     case MESSAGE_PING:
@@ -125,15 +138,14 @@ void replica_on_message(struct replica *r, uint64_t from, struct keel_message *m
 
 void replica_on_connected(struct replica *r, uint64_t peer, uint64_t incarnation, uint32_t level)
 {
-    int slot = member_slot(r, peer);
+    uint64_t now = now_of(r);
 
     (void)level; /* one level so far: nothing to raise */
-    if (slot < 0)
-        return;
-    r->member_incarnation[slot] = incarnation;
-    raft_on_connected(r->raft, now_of(r), peer);
+    members_connected(r, peer, incarnation);
+    raft_on_connected(r->raft, now, peer);
+    snapshots_connected(r, peer, now);
     if (peer == raft_leader(r->raft))
-        requests_again(r, now_of(r));
+        requests_again(r, now);
 }
 
 void replica_on_disconnected(struct replica *r, uint64_t peer)
@@ -149,6 +161,7 @@ void replica_on_alive(struct replica *r, uint64_t peer)
 void replica_on_persisted(struct replica *r, struct raft_mark mark)
 {
     raft_on_persisted(r->raft, now_of(r), mark);
+    snapshots_persisted(r, mark);
 }
 
 void replica_on_log_read(struct replica *r, uint64_t peer, uint64_t first, uint64_t prev_term,
@@ -162,6 +175,13 @@ void replica_on_checkpointed(struct replica *r)
     KEEL_ASSERT(r->checkpoint_out);
     r->checkpoint_out = false;
     mvcc_checkpointed(r->mvcc);
+    r->env->ops->log_release(r->env, mvcc_durable_index(r->mvcc));
+    snapshots_checkpointed(r);
+}
+
+void replica_on_log_released(struct replica *r, uint64_t first_index)
+{
+    raft_on_released(r->raft, first_index);
 }
 
 void replica_on_paused(struct replica *r)
@@ -180,6 +200,11 @@ static void persist(struct replica *r, const struct raft_ready *ready)
     struct wal_batch *batch = keel_calloc(1, sizeof *batch);
 
     batch->mark = ready->mark;
+    batch->reset = ready->reset_index != 0;
+    batch->reset_index = ready->reset_index;
+    batch->reset_term = ready->reset_term;
+    if (batch->reset)
+        r->reset_seq = ready->mark.seq;
     batch->has_hard_state = ready->hard_state != NULL;
     if (ready->hard_state != NULL)
         batch->hard_state = *ready->hard_state;
@@ -191,6 +216,8 @@ static void persist(struct replica *r, const struct raft_ready *ready)
 static bool pump_raft(struct replica *r)
 {
     struct raft_ready ready;
+    uint64_t wanted[KEEL_MEMBERS_MAX]; /* snapshots, by these peers */
+    size_t wanted_count;
     bool any = false;
 
     while (raft_ready(r->raft, now_of(r), &ready)) {
@@ -206,7 +233,12 @@ static bool pump_raft(struct replica *r)
         for (size_t i = 0; i < ready.fetch_count; i++)
             r->env->ops->log_read(r->env, ready.fetches[i].peer, ready.fetches[i].first,
                                   ready.fetches[i].max_bytes);
+        for (size_t i = 0; i < ready.snapshot_count; i++)
+            wanted[i] = ready.snapshots[i];
+        wanted_count = ready.snapshot_count;
         raft_accept(r->raft);
+        for (size_t i = 0; i < wanted_count; i++)
+            snapshots_begin(r, wanted[i], now_of(r));
         any = true;
     }
     return any;
@@ -214,16 +246,16 @@ static bool pump_raft(struct replica *r)
 
 static void note_leader(struct replica *r, uint64_t leader, uint64_t term)
 {
-    size_t count;
-    const struct apply_member *members = apply_members(r->apply, &count);
+    const struct apply_member *member = replica_member(r, leader);
     char line[512];
-    int slot = leader != 0 ? member_slot(r, leader) : -1;
 
     snprintf(line, sizeof line, "term %" PRIu64 ": %s%s", term,
              leader == 0                    ? "no leader"
              : leader == r->options.raft.id ? "this node leads"
                                             : "the leader is ",
-             slot >= 0 && leader != r->options.raft.id ? members[slot].name : "");
+             leader == 0 || leader == r->options.raft.id ? ""
+             : member != NULL                            ? member->name
+                                                         : "one that is not known here yet");
     r->env->ops->note(r->env, line);
 }
 
@@ -239,11 +271,19 @@ static void follow_leader(struct replica *r)
     r->heard_leader |= leader != 0;
     r->duty_us = 0;
     note_leader(r, leader, term);
+    snapshots_follow(r);
     if (leader != 0)
         requests_again(r, now_of(r));
 }
 
 /* ---- applying ---- */
+
+void replica_report_change(void *arg, const struct keel_change *change)
+{
+    struct replica *r = arg;
+
+    r->env->ops->changed(r->env, change);
+}
 
 static void report_changes(struct replica *r, const struct apply_outcome *outcome)
 {
@@ -265,8 +305,12 @@ static void take_outcome(struct replica *r, const struct apply_outcome *outcome)
     report_changes(r, outcome);
     if (outcome->revoked != 0)
         leases_on_revoked(r, outcome->revoked);
+    if (outcome->config_changed)
+        members_configured(r);
     if (outcome->members_changed)
         r->env->ops->members_changed(r->env);
+    if (outcome->expired_session != 0 && outcome->expired_session == r->session)
+        requests_session_ended(r);
     if (outcome->opened_session && outcome->node == r->options.raft.id) {
         if (outcome->nonce == r->options.nonce)
             requests_session_opened(r, now, outcome->result.value, outcome->result.ino);
@@ -314,7 +358,7 @@ static bool pump_apply(struct replica *r)
 /* Never ahead of this node's own log: only what it has persisted itself goes into the store. */
 static bool may_checkpoint(const struct replica *r)
 {
-    return !r->checkpoint_out && mvcc_has_pending(r->mvcc) &&
+    return !r->checkpoint_out && !snapshots_installing(r) && mvcc_has_pending(r->mvcc) &&
            mvcc_applied_index(r->mvcc) <= raft_persisted_index(r->raft);
 }
 
@@ -340,13 +384,16 @@ void replica_pump(struct replica *r)
 {
     KEEL_ASSERT(!r->pumping);
     r->pumping = true;
+    if (r->reloaded)
+        requests_reloaded(r, now_of(r));
     for (bool more = true; more;) {
-        more = pump_raft(r);
         follow_leader(r);
-        more |= pump_apply(r);
+        more = pump_apply(r);
         leases_follow_role(r, now_of(r));
         leases_duties(r, now_of(r));
+        members_pump(r, now_of(r));
         more |= requests_pump(r, now_of(r));
+        more |= pump_raft(r); /* last: whatever the others have proposed leaves now */
     }
     checkpoint(r, now_of(r));
     mvcc_read_end(r->mvcc);
@@ -360,16 +407,18 @@ void replica_tick(struct replica *r)
     raft_tick(r->raft, now);
     requests_tick(r, now);
     leases_tick(r, now);
+    snapshots_tick(r, now);
 }
 
 uint64_t replica_deadline(const struct replica *r)
 {
     uint64_t at = raft_deadline(r->raft);
-    uint64_t requests = requests_deadline(r), leases = leases_deadline(r);
+    const uint64_t others[] = { requests_deadline(r), leases_deadline(r), members_deadline(r),
+                                snapshots_deadline(r) };
 
-    at = requests < at ? requests : at;
-    at = leases < at ? leases : at;
-    if (r->pending_since_us != 0 && !r->checkpoint_out &&
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(others); i++)
+        at = others[i] < at ? others[i] : at;
+    if (r->pending_since_us != 0 && !r->checkpoint_out && !snapshots_installing(r) &&
         mvcc_applied_index(r->mvcc) <= raft_persisted_index(r->raft) &&
         r->pending_since_us + KEEL_CHECKPOINT_MS * 1000 < at)
         at = r->pending_since_us + KEEL_CHECKPOINT_MS * 1000;
@@ -442,6 +491,11 @@ void replica_status(const struct replica *r, struct replica_status *ret_status)
         .session = r->session,
         .proposals = r->proposal_count,
         .barriers = r->barrier_count,
+        .first_index = raft_first_stored_index(r->raft),
+        .joint = raft_config_is_joint(raft_config(r->raft)),
+        .receiving_snapshot = r->target.state != TARGET_NONE,
+        .snapshots_sent = r->snapshots_sent,
+        .snapshots_installed = r->snapshots_installed,
     };
     ret_status->peer_count = raft_peers(r->raft, ret_status->peers);
 }

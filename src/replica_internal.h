@@ -3,7 +3,9 @@
  *   replica.c           input, the pump, applying, checkpoints, status
  *   replica_requests.c  this node's session: proposals in order, exactly once; barriers
  *   replica_leases.c    keeping leases alive, and what a leader owes the cluster (expiry, settings,
- * contacts)
+ *                       contacts)
+ *   replica_members.c   changes of members, transfers, who was heard when, sessions' expiry
+ *   replica_snapshots.c sending and receiving snapshots, and the new state that one brings
  */
 #ifndef KEEL_REPLICA_INTERNAL_H
 #define KEEL_REPLICA_INTERNAL_H
@@ -15,6 +17,61 @@ enum {
     ROUND_US = 200000,  /* without an answer a read round is asked again */
     ROUNDS_MAX = 4,     /* read rounds under way */
     DUTY_US = 500000,   /* between two attempts of a leader's (or a session's) standing duty */
+    OFFER_US = 500000,  /* without progress a snapshot is offered again */
+    SESSION_TTL_US = 10000000,
+    KNOWN_MAX = 2 * KEEL_MEMBERS_MAX,
+};
+
+/* What this node has heard of another by itself. */
+struct known_node {
+    uint64_t id;
+    uint64_t incarnation; /* 0: not connected yet */
+    uint64_t heard_us;    /* its last message; on a leader not before its own beginning */
+};
+
+/* A change of members that a caller here waits for. */
+struct member_request {
+    struct replica_call *call; /* NULL: none */
+    struct keel_member_change *changes;
+    size_t count;
+    uint64_t number;   /* tells its answers from those to others */
+    uint64_t asked_us; /* 0: not yet, or to be asked again */
+    unsigned attempts;
+    uint64_t index; /* of the entry that began it; 0: none that is known */
+};
+
+struct transfer_request {
+    struct replica_call *call;
+    uint64_t to, from; /* from: who led when it was asked for */
+    uint64_t asked_us;
+};
+
+/* A snapshot on its way to one follower. Bytes below acked are stored there, below sent on their
+ * way or being read. */
+struct snapshot_transfer {
+    struct keel_link link;
+    uint64_t peer;
+    uint64_t acked, sent;
+    uint64_t progress_us;
+    bool offered; /* the answer to an offer says where it stands, be it further back */
+};
+
+enum snapshot_source_state { SOURCE_NONE, SOURCE_MAKING, SOURCE_READY };
+enum snapshot_target_state {
+    TARGET_NONE,
+    TARGET_PIECES,    /* comes in */
+    TARGET_WAITING,   /* complete: waits for the checkpoint that is out */
+    TARGET_INSTALLING /* the environment is at it */
+};
+
+struct snapshot_target {
+    enum snapshot_target_state state;
+    uint64_t from, index, term, nonce, total;
+    uint64_t stored;   /* bytes that are safe */
+    uint64_t expected; /* what comes next */
+    bool storing;
+    struct keel_buf *queue[KEEL_SNAPSHOT_CHUNKS + 1];
+    size_t queued;
 };
 
 /* A command of this node, until it has been applied here. In r->proposals in the order of its
@@ -73,13 +130,29 @@ struct replica {
     uint64_t next_context;
 
     struct keel_link keepers;
-    uint64_t member_incarnation[KEEL_MEMBERS_MAX]; /* as heard; by slot of apply_members */
-    uint64_t duty_us;                              /* last attempt of the leader's duties */
+    uint64_t duty_us; /* last attempt of the leader's duties */
+
+    struct known_node known[KNOWN_MAX];
+    size_t known_count;
+    bool was_member, removed;
+    struct keel_link admin_calls; /* calls of the two requests */
+    struct member_request change;
+    struct transfer_request transfer;
+    uint64_t change_number;
+
+    enum snapshot_source_state source;
+    struct snapshot_info source_info;
+    uint64_t source_nonce;
+    struct keel_link transfers;
+    struct snapshot_target target;
+    uint64_t reset_seq; /* the persist request that resets the log; 0: none is out */
+    uint64_t snapshots_sent, snapshots_installed;
 
     uint64_t seen_leader, seen_term; /* as of the last pump */
     bool heard_leader;               /* ever */
     bool checkpoint_out;
     uint64_t pending_since_us; /* 0: nothing pending */
+    bool reloaded;             /* by a snapshot, since the last pump */
     bool pumping;
 };
 
@@ -90,6 +163,11 @@ static inline uint64_t now_of(const struct replica *r)
 
 /* Since when there has been no leader; 0: there is one. */
 uint64_t replica_quorum_lost_us(const struct replica *r);
+
+/* A member of the applied configuration; NULL: none of that id. */
+const struct apply_member *replica_member(const struct replica *r, uint64_t id);
+/* Tells the environment of a change that nobody here asked for. */
+void replica_report_change(void *arg, const struct keel_change *change);
 
 /* ---- replica_requests.c ---- */
 
@@ -114,6 +192,16 @@ void requests_session_opened(struct replica *r, uint64_t now, uint64_t session, 
  * What waits has not been applied, and never will be in that session: it is numbered again in the
  * next. */
 void requests_session_ended(struct replica *r);
+/* A call begins to wait, at most until its deadline; it waits no more; to be told at the next pump:
+ * never from inside the request that failed; told now. */
+void requests_call_start(struct replica *r, struct replica_call *call, uint64_t now, bool barrier);
+void requests_call_stop(struct replica *r, struct replica_call *call);
+void requests_call_fail_later(struct replica *r, struct replica_call *call, int err);
+void requests_call_finish(struct replica *r, struct replica_call *call, int err);
+/* Everything that waits is told an error. */
+void requests_fail_all(struct replica *r, int err);
+/* The state is another one: what was applied on the way to it is answered. */
+void requests_reloaded(struct replica *r, uint64_t now);
 /* Proposes here or forwards: a command without a session. */
 int requests_send_bare(struct replica *r, uint64_t now, Keel__Command *head);
 
@@ -126,8 +214,54 @@ uint64_t leases_deadline(const struct replica *r);
 void leases_on_renew(struct replica *r, uint64_t from, struct keel_message *msg);
 void leases_on_renewed(struct replica *r, const struct keel_message *msg);
 void leases_on_revoked(struct replica *r, uint64_t lease);
+/* The table is another one: leases that it does not have are lost. */
+void leases_reloaded(struct replica *r);
+/* This node leads, and has all of the state. */
+bool leases_leads_for_sure(const struct replica *r);
 /* Leadership has changed, or an entry of this term has been applied. */
 void leases_follow_role(struct replica *r, uint64_t now);
 void leases_duties(struct replica *r, uint64_t now);
+
+/* ---- replica_members.c ---- */
+
+void members_init(struct replica *r);
+void members_free(struct replica *r);
+/* Another node was heard. */
+void members_heard(struct replica *r, uint64_t id, uint64_t now);
+void members_connected(struct replica *r, uint64_t id, uint64_t incarnation);
+/* The incarnation that a member was heard with; 0: none. */
+uint64_t members_incarnation(const struct replica *r, uint64_t id);
+/* A configuration has been applied, or come with a snapshot. */
+void members_configured(struct replica *r);
+/* This node begins to lead for sure: whoever has a session is alive until proven otherwise. */
+void members_begin_term(struct replica *r, uint64_t now);
+void members_on_change(struct replica *r, uint64_t from, const struct keel_message *msg);
+void members_on_reply(struct replica *r, const struct keel_message *msg);
+void members_on_transfer(struct replica *r, const struct keel_message *msg);
+/* The leader is another one: asks again. */
+void members_again(struct replica *r);
+/* A call of an administrator waits no more. */
+void members_call_stopped(struct replica *r, const struct replica_call *call);
+void members_pump(struct replica *r, uint64_t now);
+void members_expire_sessions(struct replica *r, uint64_t now);
+uint64_t members_deadline(const struct replica *r);
+
+/* ---- replica_snapshots.c ---- */
+
+void snapshots_init(struct replica *r);
+void snapshots_free(struct replica *r);
+/* A peer needs one. */
+void snapshots_begin(struct replica *r, uint64_t peer, uint64_t now);
+void snapshots_on_piece(struct replica *r, uint64_t from, struct keel_message *msg);
+void snapshots_on_state(struct replica *r, uint64_t from, const struct keel_message *msg);
+void snapshots_connected(struct replica *r, uint64_t peer, uint64_t now);
+/* Not the leader any more, or members have gone: transfers for nobody end. */
+void snapshots_follow(struct replica *r);
+/* A checkpoint has come back, which an installation may have waited for. */
+void snapshots_checkpointed(struct replica *r);
+bool snapshots_installing(const struct replica *r);
+void snapshots_persisted(struct replica *r, struct raft_mark mark);
+void snapshots_tick(struct replica *r, uint64_t now);
+uint64_t snapshots_deadline(const struct replica *r);
 
 #endif

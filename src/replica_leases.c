@@ -100,6 +100,17 @@ void leases_on_revoked(struct replica *r, uint64_t lease)
         keeper_lose(r, keeper);
 }
 
+void leases_reloaded(struct replica *r)
+{
+    for (struct keel_link *l = r->keepers.next, *next; l != &r->keepers; l = next) {
+        struct lease_info info;
+
+        next = l->next;
+        if (lease_get(apply_leases(r->apply), keeper_of(l)->lease, &info) != 0)
+            keeper_lose(r, keeper_of(l));
+    }
+}
+
 static void confirm(struct replica *r, uint64_t lease, uint64_t sent_us)
 {
     struct lease_keeper *keeper = find_keeper(r, lease);
@@ -302,10 +313,12 @@ static void propose_contacts(struct replica *r, uint64_t now)
         Keel__Command head = KEEL__COMMAND__INIT;
         Keel__Contact contact = KEEL__CONTACT__INIT;
 
-        if (members[i].incarnation != 0 || r->member_incarnation[i] == 0)
+        uint64_t heard = members_incarnation(r, members[i].id);
+
+        if (members[i].incarnation != 0 || heard == 0)
             continue;
         contact.node = members[i].id;
-        contact.incarnation = r->member_incarnation[i];
+        contact.incarnation = heard;
         head.op_case = KEEL__COMMAND__OP_CONTACT;
         head.contact = &contact;
         requests_send_bare(r, now, &head);
@@ -320,24 +333,25 @@ static bool duties_left(const struct replica *r)
     if (!apply_settings(r->apply)->known)
         return true;
     for (size_t i = 0; i < count; i++)
-        if (members[i].incarnation == 0 && r->member_incarnation[i] != 0)
+        if (members[i].incarnation == 0 && members_incarnation(r, members[i].id) != 0)
             return true;
     return false;
 }
 
 /* A leader acts on the state only once an entry of its own term has been applied: then it has all
  * of the state, and the time that it had to wait out for the old leader's lease is over. */
-static bool leads_for_sure(const struct replica *r)
+bool leases_leads_for_sure(const struct replica *r)
 {
     return replica_is_leader(r) && mvcc_applied_term(r->mvcc) == raft_term(r->raft);
 }
 
 void leases_duties(struct replica *r, uint64_t now)
 {
-    if (!leads_for_sure(r))
+    if (!leases_leads_for_sure(r))
         return;
     expire_leases(r, now);
     checkpoint_leases(r, now);
+    members_expire_sessions(r, now);
     if (!duties_left(r) || (r->duty_us != 0 && now - r->duty_us < DUTY_US))
         return;
     r->duty_us = now;
@@ -349,10 +363,12 @@ void leases_duties(struct replica *r, uint64_t now)
 void leases_follow_role(struct replica *r, uint64_t now)
 {
     struct lease_table *leases = apply_leases(r->apply);
-    bool primary = leads_for_sure(r);
+    bool primary = leases_leads_for_sure(r);
 
-    if (primary && !lease_is_primary(leases))
+    if (primary && !lease_is_primary(leases)) {
         lease_promote(leases, now);
+        members_begin_term(r, now);
+    }
     if (!replica_is_leader(r) && lease_is_primary(leases))
         lease_demote(leases);
 }
@@ -387,7 +403,7 @@ uint64_t leases_deadline(const struct replica *r)
         at = lost_at(keeper) < at ? lost_at(keeper) : at;
         at = renew_at(keeper) < at ? renew_at(keeper) : at;
     }
-    if (!leads_for_sure(r))
+    if (!leases_leads_for_sure(r))
         return at;
     uint64_t lease = lease_deadline(apply_leases(r->apply));
 

@@ -23,8 +23,7 @@ static struct read_round *round_of(struct keel_link *link)
 
 /* ---- calls ---- */
 
-/* A call begins to wait, at most until its deadline. */
-static void call_start(struct replica *r, struct replica_call *call, uint64_t now, bool barrier)
+void requests_call_start(struct replica *r, struct replica_call *call, uint64_t now, bool barrier)
 {
     keel_list_init(&call->link);
     call->barrier = barrier;
@@ -37,10 +36,10 @@ static void call_start(struct replica *r, struct replica_call *call, uint64_t no
     keel_heap_push(&r->deadlines, &call->deadline, now + r->options.request_timeout_us, 0);
 }
 
-/* It waits no more. */
-static void call_stop(struct replica *r, struct replica_call *call)
+void requests_call_stop(struct replica *r, struct replica_call *call)
 {
     keel_list_remove(&call->link);
+    members_call_stopped(r, call);
     if (call->barrier)
         r->barrier_count--;
     call->barrier = false;
@@ -48,17 +47,16 @@ static void call_stop(struct replica *r, struct replica_call *call)
         keel_heap_remove(&r->deadlines, &call->deadline);
 }
 
-/* To be told at the next pump: never from inside the request that failed. */
-static void call_fail_later(struct replica *r, struct replica_call *call, int err)
+void requests_call_fail_later(struct replica *r, struct replica_call *call, int err)
 {
-    call_stop(r, call);
+    requests_call_stop(r, call);
     call->failed = err;
     keel_list_add(&r->failed, &call->link);
 }
 
-static void call_finish(struct replica *r, struct replica_call *call, int err)
+void requests_call_finish(struct replica *r, struct replica_call *call, int err)
 {
-    call_stop(r, call);
+    requests_call_stop(r, call);
     call->done(call, err, NULL);
 }
 
@@ -111,13 +109,13 @@ void replica_propose(struct replica *r, struct replica_call *call, Keel__Command
 {
     uint64_t now = now_of(r);
 
-    call_start(r, call, now, false);
-    if (replica_quorum_lost(r)) {
-        call_fail_later(r, call, KEEL_E_TIMEDOUT);
+    requests_call_start(r, call, now, false);
+    if (r->removed || replica_quorum_lost(r)) {
+        requests_call_fail_later(r, call, r->removed ? KEEL_E_REMOVED : KEEL_E_TIMEDOUT);
         return;
     }
     if (r->proposal_count >= KEEL_SESSION_COMMANDS) {
-        call_fail_later(r, call, KEEL_E_AGAIN);
+        requests_call_fail_later(r, call, KEEL_E_AGAIN);
         return;
     }
     struct proposal *p = keel_calloc(1, sizeof *p);
@@ -273,18 +271,19 @@ struct replica_call *requests_take(struct replica *r, uint64_t now,
     r->progress_us = now;
     proposal_free(r, p);
     if (call != NULL)
-        call_stop(r, call);
+        requests_call_stop(r, call);
     return call;
 }
 
-/* ---- sessions and inode numbers ---- */
+/* ---- sessions ---- */
 
 static void open_session(struct replica *r, uint64_t now)
 {
     Keel__Command head = KEEL__COMMAND__INIT;
     Keel__OpenSession open = KEEL__OPEN_SESSION__INIT;
 
-    if (r->session != 0 || raft_leader(r->raft) == 0)
+    if (r->session != 0 || r->removed || raft_leader(r->raft) == 0 ||
+        !raft_is_member(r->raft, r->options.raft.id))
         return;
     if (r->open_sent_us != 0 && now - r->open_sent_us < DUTY_US)
         return;
@@ -304,7 +303,7 @@ static void finish_all(struct replica *r, struct keel_link *list, int err)
     keel_list_init(&batch);
     keel_list_splice(&batch, list);
     while (!keel_list_empty(&batch))
-        call_finish(r, call_of(batch.next), err);
+        requests_call_finish(r, call_of(batch.next), err);
 }
 
 void requests_session_opened(struct replica *r, uint64_t now, uint64_t session, uint64_t first_ino)
@@ -324,6 +323,91 @@ void requests_session_ended(struct replica *r)
     r->session = 0;
     r->open_sent_us = 0;
 }
+
+/* ---- a state that came as a whole ---- */
+
+/* The session has applied these numbers on the way to the new state; their results are in its
+ * table, since nothing after the last one that was answered here has been acknowledged. */
+static void answer_applied(struct replica *r, uint64_t last, uint64_t now)
+{
+    struct keel_link *first;
+
+    while ((first = keel_list_first(&r->proposals)) != NULL && proposal_of(first)->number <= last) {
+        struct proposal *p = proposal_of(first);
+        struct replica_call *call = p->call;
+        struct command_result result;
+        bool kept = apply_session_result(r->apply, r->session, p->number, &result);
+
+        KEEL_ASSERT(kept);
+        r->acked = p->number;
+        r->progress_us = now;
+        proposal_free(r, p);
+        if (call == NULL)
+            continue;
+        requests_call_stop(r, call);
+        call->done(call, result.err, &result);
+    }
+}
+
+/* The session ended on the way: what was sent may have been applied before that, or not; nobody
+ * knows any more, and it must not be applied again. */
+static void give_up_sent(struct replica *r)
+{
+    for (struct keel_link *l = r->proposals.next, *next; l != &r->proposals; l = next) {
+        struct proposal *p = proposal_of(l);
+        struct replica_call *call = p->call;
+
+        next = l->next;
+        if (!p->sent)
+            continue;
+        proposal_free(r, p);
+        if (call == NULL)
+            continue;
+        call->proposal = NULL;
+        requests_call_fail_later(r, call, KEEL_E_TIMEDOUT);
+    }
+}
+
+static void adopt_session(struct replica *r, uint64_t now)
+{
+    for (size_t i = 0; i < apply_session_count(r->apply); i++) {
+        struct apply_session_info session = apply_session_at(r->apply, i);
+
+        if (session.node == r->options.raft.id && session.nonce == r->options.nonce)
+            requests_session_opened(r, now, session.id, session.first_ino);
+    }
+}
+
+void requests_reloaded(struct replica *r, uint64_t now)
+{
+    uint64_t last;
+
+    r->reloaded = false;
+    if (r->session != 0 && apply_session(r->apply, r->session, &last)) {
+        answer_applied(r, last, now);
+        return;
+    }
+    if (r->session != 0) {
+        give_up_sent(r);
+        requests_session_ended(r);
+    }
+    adopt_session(r, now);
+}
+
+void requests_fail_all(struct replica *r, int err)
+{
+    struct keel_heap_node *top;
+
+    while ((top = keel_heap_top(&r->deadlines)) != NULL) {
+        struct replica_call *call = KEEL_CONTAINER_OF(top, struct replica_call, deadline);
+
+        if (call->proposal != NULL)
+            proposal_abandon(r, call->proposal);
+        requests_call_fail_later(r, call, err);
+    }
+}
+
+/* ---- inode numbers ---- */
 
 static void on_reserved(struct replica_call *call, int err, const struct command_result *result)
 {
@@ -368,10 +452,12 @@ int replica_when_ready(struct replica *r, struct replica_call *call)
 {
     if (r->ino_next != r->ino_end || r->spare_next != r->spare_end)
         return 1;
+    if (r->removed)
+        return KEEL_E_REMOVED;
     if (replica_quorum_lost(r))
         return KEEL_E_TIMEDOUT;
     reserve_inodes(r);
-    call_start(r, call, now_of(r), true);
+    requests_call_start(r, call, now_of(r), true);
     keel_list_add(&r->ready_waiters, &call->link);
     return 0;
 }
@@ -385,9 +471,11 @@ int replica_barrier(struct replica *r, struct replica_call *call)
     if (r->options.lease_reads && raft_lease_valid(r->raft, now) &&
         mvcc_applied_index(r->mvcc) >= raft_commit_index(r->raft))
         return 1;
+    if (r->removed)
+        return KEEL_E_REMOVED;
     if (replica_quorum_lost(r))
         return KEEL_E_TIMEDOUT;
-    call_start(r, call, now, true);
+    requests_call_start(r, call, now, true);
     keel_list_add(&r->new_barriers, &call->link);
     return 0;
 }
@@ -473,7 +561,7 @@ static void call_time_out(struct replica *r, struct replica_call *call)
 {
     if (call->proposal != NULL)
         proposal_abandon(r, call->proposal);
-    call_finish(r, call, KEEL_E_TIMEDOUT);
+    requests_call_finish(r, call, KEEL_E_TIMEDOUT);
 }
 
 bool replica_cancel(struct replica *r, struct replica_call *call, bool force)
@@ -486,7 +574,7 @@ bool replica_cancel(struct replica *r, struct replica_call *call, bool force)
 
     if (p != NULL && call->failed == 0)
         proposal_abandon(r, p);
-    call_stop(r, call);
+    requests_call_stop(r, call);
     return !sent;
 }
 
@@ -532,7 +620,8 @@ uint64_t requests_deadline(const struct replica *r)
         if (!round->answered && round->sent_us + ROUND_US < at)
             at = round->sent_us + ROUND_US;
     }
-    if (r->session == 0 && raft_leader(r->raft) != 0 && r->open_sent_us + DUTY_US < at)
+    if (r->session == 0 && !r->removed && raft_leader(r->raft) != 0 &&
+        raft_is_member(r->raft, r->options.raft.id) && r->open_sent_us + DUTY_US < at)
         at = r->open_sent_us + DUTY_US;
     return at;
 }
@@ -543,6 +632,7 @@ void requests_again(struct replica *r, uint64_t now)
     r->progress_us = now;
     r->open_sent_us = 0;
     rounds_again(r, UINT64_MAX);
+    members_again(r);
     for (struct keel_link *l = r->keepers.next; l != &r->keepers; l = l->next)
         KEEL_CONTAINER_OF(l, struct lease_keeper, link)->asked_us = 0;
 }
@@ -588,7 +678,7 @@ void requests_free(struct replica *r)
     while ((top = keel_heap_top(&r->deadlines)) != NULL) {
         struct replica_call *call = KEEL_CONTAINER_OF(top, struct replica_call, deadline);
 
-        call_stop(r, call);
+        requests_call_stop(r, call);
         call->done(call, KEEL_E_CLOSED, NULL);
     }
     while (!keel_list_empty(&r->failed)) {

@@ -439,6 +439,11 @@ uint64_t raft_last_index(const struct raft *r)
     return raft_tail_last(&r->log);
 }
 
+uint64_t raft_first_stored_index(const struct raft *r)
+{
+    return r->first_stored_index;
+}
+
 uint64_t raft_persisted_index(const struct raft *r)
 {
     return r->persisted;

@@ -216,6 +216,7 @@ uint64_t raft_leader(const struct raft *r); /* 0: unknown */
 uint64_t raft_term(const struct raft *r);
 uint64_t raft_commit_index(const struct raft *r);
 uint64_t raft_last_index(const struct raft *r);
+uint64_t raft_first_stored_index(const struct raft *r); /* as raft_on_released */
 uint64_t
 raft_persisted_index(const struct raft *r); /* own log, as far as it is known to be durable */
 /* The latest in the log, and the index of its entry. */
