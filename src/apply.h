@@ -64,9 +64,12 @@ int apply_entry(struct apply *a, const struct raft_entry *entry, uint64_t now_us
 
 /* The state of an installed snapshot, in another kv (borrowed from now on), takes the place of this
  * one. Pointers to the mvcc and its keys stay valid (keys that it does not have are keys without a
- * revision). `changed` is called afterwards for each difference in what is live, as if apply had
- * made it: removals deepest first, then renames, creations from the top, contents, attributes; all
- * at the new revision and index. On an error (as mvcc_open, apply_new) the node must stop. */
+ * revision). `changed` is called afterwards for each difference in what is live, all at the new
+ * revision and index, in an order in which apply could have made them: removals and renames so far
+ * as they must come first, creations from the top, contents, attributes. Names that were swapped go
+ * over a third one in the root, ".keelfs-moved-N". A removal's `before` is the last record, or, if
+ * that is not kept, what is remembered of it, without content. On an error (as mvcc_reload,
+ * apply_new) the node must stop. */
 int apply_reload(struct apply *a, struct kv *kv,
                  void (*changed)(void *arg, const struct keel_change *change), void *arg,
                  char *ret_why, size_t why_size);
