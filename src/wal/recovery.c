@@ -348,6 +348,15 @@ static int replay_segments(struct recovery *r)
 
 /* ---- judging the end ---- */
 
+/* The last word of a file may be a short one. */
+static bool word_is_zero(struct keel_slice bytes, size_t at)
+{
+    uint8_t word[8] = { 0 };
+
+    memcpy(word, bytes.data + at, bytes.len - at < 8 ? bytes.len - at : 8);
+    return get_le64(word) == 0;
+}
+
 /* Skips zeroes. *ret_offset is where the first word lies that is not zero, or the end of the file.
  */
 static int skip_zeroes(struct recovery *r, size_t i, uint64_t offset, uint64_t *ret_offset,
@@ -360,8 +369,8 @@ static int skip_zeroes(struct recovery *r, size_t i, uint64_t offset, uint64_t *
 
         if (err != 0)
             return refuse_disk(r, err, r->found[i].epoch, "read");
-        while (at + 8 <= bytes.len && get_le64(bytes.data + at) == 0)
-            at += 8;
+        while (at < bytes.len && word_is_zero(bytes, at))
+            at += bytes.len - at < 8 ? bytes.len - at : 8;
         *ret_offset = offset + at;
         *ret_end = at == bytes.len;
         if (at < bytes.len || bytes.len < 4096)

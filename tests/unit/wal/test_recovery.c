@@ -1,8 +1,6 @@
 /* What recovery makes of a log that is not as it was written: torn tails, damage, and logs of
- * others. With --golden FILE it writes the example log that test data holds. */
+ * others. */
 #include "fixture.h"
-
-#include <stdio.h>
 
 #include "bytes.h"
 #include "check.h"
@@ -583,85 +581,7 @@ static void foreign_files_beside_the_log_are_left_alone(void **state)
     log_end(&log);
 }
 
-/* ---- the committed example ---- */
-
-static const uint64_t golden_terms[] = { 1, 1, 1, 1, 2, 2, 3, 3 };
-
-static void golden_start(struct log *log)
-{
-    struct wal_batch *batch = batch_of(1, 4, 1);
-
-    log_start(log, 0, 4096);
-    batch_hard_state(batch, 1, 4711, 2);
-    log_write(log, batch);
-    log_append(log, 5, 5, 2);
-    batch = batch_of(7, 2, 3);
-    batch_hard_state(batch, 3, 0, 6);
-    log_write(log, batch);
-    assert_int_equal(wal_idle(log->wal), 0);
-}
-
-static struct keel_buf *golden_file(void)
-{
-    FILE *f = fopen(TEST_DATA "/wal/golden-v1.wal", "rb");
-    struct keel_buf *bytes = keel_buf_new(64 << 10);
-
-    assert_non_null(f);
-    bytes->len = fread(bytes->data, 1, bytes->len, f);
-    fclose(f);
-    return bytes;
-}
-
-static void log_of_version_1_stays_readable(void **state)
-{
-    struct keel_buf *bytes = golden_file();
-    struct log log = { .disk = disk_mem_new(1),
-                       .options = {
-                           .cluster_id = TEST_CLUSTER, .node_id = TEST_NODE, .store_applied = 5 } };
-
-    (void)state;
-    disk_mem_put(log.disk, segment_file(1), keel_buf_slice(bytes));
-    keel_buf_free(bytes);
-    assert_int_equal(log_open(&log), 0);
-    assert_false(log.recovery.tail_cut || log.recovery.fresh);
-    assert_true(log.recovery.hard_state.term == 3 && log.recovery.hard_state.vote == 0 &&
-                log.recovery.hard_state.commit == 6);
-    assert_int_equal(log.recovery.count, 3);
-    assert_true(log.recovery.base_term == 2);
-    assert_log_holds(&log, golden_terms, 8);
-    assert_goes_on(&log);
-    log_end(&log);
-}
-
-static void log_is_still_written_as_in_version_1(void **state)
-{
-    struct keel_buf *bytes = golden_file();
-    struct log log;
-
-    (void)state;
-    golden_start(&log);
-    assert_true(keel_slice_equal(disk_mem_file(log.disk, segment_file(1)), keel_buf_slice(bytes)));
-    keel_buf_free(bytes);
-    log_end(&log);
-}
-
-static int write_golden(const char *path)
-{
-    struct log log;
-    FILE *f = fopen(path, "wb");
-
-    if (f == NULL)
-        return 1;
-    golden_start(&log);
-    struct keel_slice bytes = disk_mem_file(log.disk, segment_file(1));
-    bool ok = fwrite(bytes.data, 1, bytes.len, f) == bytes.len;
-
-    ok = fclose(f) == 0 && ok;
-    log_end(&log);
-    return ok ? 0 : 1;
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_flipped_byte_anywhere_is_damage_or_a_torn_last_batch),
@@ -682,11 +602,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(segment_under_a_wrong_name_is_refused),
         cmocka_unit_test(old_data_of_a_recycled_segment_is_never_taken_for_new),
         cmocka_unit_test(foreign_files_beside_the_log_are_left_alone),
-        cmocka_unit_test(log_of_version_1_stays_readable),
-        cmocka_unit_test(log_is_still_written_as_in_version_1),
     };
 
-    if (argc == 3 && strcmp(argv[1], "--golden") == 0)
-        return write_golden(argv[2]);
     return cmocka_run_group_tests_name("recovery", tests, NULL, NULL);
 }
