@@ -396,6 +396,13 @@ static uint64_t torn_size(struct recovery *r, size_t i, uint64_t offset)
     return size;
 }
 
+/* Whether `count` records can lie between the end and here. A record that says more is not one of
+ * this log: a copy of another node's, say, in what is left of some entry's data. */
+static bool is_in_reach(const struct recovery *r, size_t i, uint64_t offset, uint64_t count)
+{
+    return i + 1 != r->live || count <= (offset - r->offset) / WAL_RECORD_HEADER;
+}
+
 /* Looks at the word at an offset, which is not zero. 1: a record begins there that was written when
  * record s was known to be synced, so the chain once went on. *ret_size: how far it goes; bodies of
  * sound records, of older ones too, are not looked into. *ret_torn: how much of it may be a torn
@@ -411,7 +418,7 @@ static int weigh_word(struct recovery *r, size_t i, uint64_t offset, uint64_t s,
         return refuse_disk(r, err, found->epoch, "read");
     if (err == 0 && record.epoch == found->epoch) {
         *ret_torn = *ret_size;
-        return record.sequence > s && record.durable >= s;
+        return record.durable >= s && is_in_reach(r, i, offset, record.sequence - s);
     }
     if (err == 0 && record.epoch < found->epoch) {
         *ret_torn = found->recycled ? 0 : *ret_size;

@@ -9,14 +9,14 @@
  * xxh3-64 over header and body.
  *
  * Recovery stops at the first record s that does not check. It is DAMAGE if a later record of this
- * epoch checks and has durable >= s, or if s lies at or below the commit index of the last hard
+ * epoch checks and has durable >= s, or if the log ends below the commit index of the last hard
  * state or the store's applied index; else a torn tail, which is cut and zeroed before anything is
  * appended.
  *
- * Old segments are let go (wal_release) and used again under a new epoch. Every segment begins with
- * the hard state, so that it stands alone when those before it are gone. A snapshot that has been
- * installed resets the log: a mark (index, term) voids all entries before it, the next one is
- * index + 1.
+ * Old segments are let go (wal_release) and used again under a new epoch. Every segment but the
+ * very first begins with the hard state, so that it stands alone when those before it are gone. A
+ * snapshot that has been installed resets the log: a mark (index, term) voids all entries before
+ * it, the next one is index + 1.
  *
  * After any error from wal_write or wal_idle the log must not be used again: the caller ends the
  * process. */
@@ -48,7 +48,9 @@ struct wal_options {
     uint64_t segment_bytes;       /* 0: 64 MiB; tests take less */
     uint64_t fill_bytes;          /* 0: 1 MiB: zero-fill step */
     /* Not 0: the installation of a snapshot was under way, and the store is at it: the log is reset
-     * to it now, unless it has been already. */
+     * to it now, unless it has been already. A log that has the snapshot's very entry goes on as it
+     * is, since what follows may have been acknowledged. KEEL_E_CORRUPT if it has something else
+     * there that was committed. */
     uint64_t install_index, install_term;
 };
 
@@ -98,8 +100,10 @@ uint64_t wal_last_index(const struct wal *w);
 uint64_t wal_first_index(const struct wal *w);
 
 /* Entries up to `index` are in the store, durably: whole segments with nothing else in them go, the
- * oldest first, as long as the entries behind them come to at least keep_bytes. One of them is kept
- * to be used again. A few system calls; the directory is synced. Errors as wal_write. */
+ * oldest first, as long as the log behind them comes to at least keep_bytes; those before a reset
+ * mark go in any case. The last entry stays, or the mark if none has followed it. One file is kept
+ * to be used again. Two system calls for each segment, one of them a sync of the directory. Errors
+ * as wal_write, and nothing is to be done with the log after one. */
 int wal_release(struct wal *w, uint64_t index, uint64_t keep_bytes);
 
 /* The record codec, pure: for wal.c, tools and the fuzzer. */
