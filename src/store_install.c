@@ -26,7 +26,12 @@
     "restore the data directory from a backup, or remove this member and add it again with an " \
     "empty one"
 
-enum { MANIFEST_VERSION = 1, MANIFEST_MAX = 512, PIECE_BYTES = 256 << 10 };
+enum {
+    MANIFEST_VERSION = 1,
+    MANIFEST_MAX = 512,
+    CHECKSUM_LINE = 26, /* bytes of it */
+    PIECE_BYTES = 256 << 10,
+};
 
 void (*store_install_step)(const char *step);
 
@@ -142,34 +147,48 @@ struct manifest {
     struct keel_hash128 hash;
 };
 
+/* The line that every version ends with. */
+static size_t checksum_line(const char *text, size_t len, char *ret_line, size_t size)
+{
+    return (size_t)snprintf(ret_line, size, "checksum=%016" PRIx64 "\n",
+                            keel_hash64(keel_slice_of(text, len)));
+}
+
 static void manifest_format(const struct manifest *m, char ret_text[MANIFEST_MAX])
 {
     int len = snprintf(ret_text, MANIFEST_MAX,
                        "keelfs install %u\nindex=%" PRIu64 "\nterm=%" PRIu64 "\nhash=%016" PRIx64
                        "%016" PRIx64 "\n",
                        (unsigned)MANIFEST_VERSION, m->index, m->term, m->hash.high, m->hash.low);
-    size_t at = (size_t)len;
 
-    snprintf(ret_text + at, MANIFEST_MAX - at, "checksum=%016" PRIx64 "\n",
-             keel_hash64(keel_slice_of(ret_text, at)));
+    checksum_line(ret_text, (size_t)len, ret_text + len, MANIFEST_MAX - (size_t)len);
 }
 
-/* It must be exactly what is written of what it says. */
+static bool checksum_fits(const char *text)
+{
+    char line[CHECKSUM_LINE + 1];
+    size_t len = strlen(text);
+
+    if (len < CHECKSUM_LINE)
+        return false;
+    KEEL_ASSERT(checksum_line(text, len - CHECKSUM_LINE, line, sizeof line) == CHECKSUM_LINE);
+    return strcmp(text + len - CHECKSUM_LINE, line) == 0;
+}
+
 static int manifest_parse(const char *text, struct manifest *ret_manifest)
 {
-    char again[MANIFEST_MAX];
     struct manifest m = { 0 };
     unsigned version = 0;
 
-    if (sscanf(text, "keelfs install %u\n", &version) == 1 && version > MANIFEST_VERSION)
+    if (!checksum_fits(text) || sscanf(text, "keelfs install %u\n", &version) != 1)
+        return KEEL_E_CORRUPT;
+    if (version > MANIFEST_VERSION)
         return KEEL_E_NEWER;
     if (sscanf(text,
                "keelfs install %u\nindex=%" SCNu64 "\nterm=%" SCNu64 "\nhash=%16" SCNx64
                "%16" SCNx64 "\n",
-               &version, &m.index, &m.term, &m.hash.high, &m.hash.low) != 5)
-        return KEEL_E_CORRUPT;
-    manifest_format(&m, again);
-    if (strcmp(again, text) != 0 || m.index == 0)
+               &version, &m.index, &m.term, &m.hash.high, &m.hash.low) != 5 ||
+        m.index == 0)
         return KEEL_E_CORRUPT;
     *ret_manifest = m;
     return 0;
@@ -193,6 +212,7 @@ static int store_batch(void *arg, struct kv_batch *batch_take)
     int err = kv->ops->write(kv, batch_take);
 
     kv_batch_free(batch_take);
+    step("batch stored");
     return err;
 }
 

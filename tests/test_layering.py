@@ -50,6 +50,7 @@ PARTS = [
     ("base", r"(arena|buf|bytes|check|err|hash|heap|keel_limits|list|rng)\.[ch]"),
     ("mountinfo", r"mountinfo\.[ch]"),
     ("outside", r"(data_dir|worker|lookout|options|config)\.[ch]"),
+    ("install", r"store_install\.[ch]"),
     ("root", r"(node(_\w+)?|keelfs)\.[ch]"),
 ]
 
@@ -77,6 +78,7 @@ MAY_INCLUDE = {
     "fs": SHARED | COMMAND | {"log.h", "mountinfo.h", "mvcc/mvcc.h", "replica.h", "change.h"},
     "mountinfo": SHARED,
     "outside": SHARED | {"log.h", "mountinfo.h"},
+    "install": SHARED | {"mvcc/kv.h", "mvcc/mvcc.h", "mvcc/snapshot.h"},
 }
 
 # System and library headers of a part; a part that is not named has PURE_SYSTEM.
@@ -90,7 +92,7 @@ MAY_USE_LIBRARY = {
     "fs": UV | FUSE,
     "outside": UV | {"ini.h"},
 }
-NOT_PURE = {"kv_lmdb", "disk_posix", "peer", "fs", "log", "mountinfo", "outside"}
+NOT_PURE = {"kv_lmdb", "disk_posix", "peer", "fs", "log", "mountinfo", "outside", "install"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
