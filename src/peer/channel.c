@@ -221,8 +221,10 @@ static struct peer_link *recognize(struct channel *ch, const struct hello *hello
     }
     struct peer_link *link = link_find(pool, hello->id);
 
-    if (verdict == HANDSHAKE_MEMBER)
+    if (verdict == HANDSHAKE_MEMBER) {
+        KEEL_ASSERT(link != NULL && !link->guest);
         return link;
+    }
     if (link != NULL)
         link->config_index = hello->config_index;
     else

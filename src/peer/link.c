@@ -176,6 +176,7 @@ static void set_address(struct peer_link *link, const char *address)
     link_complain(link, "cannot be dialled", "its address is not host:port");
 }
 
+/* With a connection, or while an attempt is under way, it comes to nothing. */
 static void start_dialling(struct peer_link *link)
 {
     if (link->host[0] != '\0')
@@ -268,12 +269,11 @@ static void update_link(struct peer_link *link, const struct peer_member *member
         link->name = keel_strdup(member->name);
         link->first = strcmp(link->pool->options.name, member->name) < 0;
     }
-    if (link->address == NULL || strcmp(link->address, member->address) != 0)
-        set_address(link, member->address);
-    if (link->guest) {
-        link->guest = false;
-        start_dialling(link);
-    }
+    if (!link->guest && strcmp(link->address, member->address) == 0)
+        return;
+    set_address(link, member->address);
+    link->guest = false;
+    start_dialling(link);
 }
 
 static const struct peer_member *find_member(const struct peer_options *options, uint64_t id)

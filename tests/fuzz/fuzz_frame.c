@@ -1,14 +1,18 @@
 /* Peer frames: any bytes, in pieces of any size, give messages or one error for good; and what is
- * decoded encodes to frames that are decoded to the same bytes. Two ways in, chosen by the first
- * byte: a raw stream (bad heads and checksums), or a payload that is decoded as a message of some
- * type. */
+ * decoded encodes to frames that are decoded to the same bytes. Three ways in, chosen by the first
+ * byte: a raw stream (bad heads and checksums), a payload that is decoded as a message of some
+ * type, or the payload of a message in order with some bytes changed. */
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bytes.h"
 #include "check.h"
 #include "err.h"
 #include "keel_limits.h"
-#include "peer/message.h"
+#include "peer/frame.h"
+#include "random_message.h"
+
+enum { CHANGED_SIZE = 600, SEED_BYTES = 9, CHANGE_BYTES = 3 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -70,6 +74,30 @@ static void fuzz_payload(struct keel_slice input, uint8_t type)
     keel_message_free(msg);
 }
 
+/* Input: 8 bytes of seed and one of kind for the message, then changes: where (2 bytes), what. */
+static void fuzz_changed(struct keel_slice input)
+{
+    struct keel_rng rng;
+
+    if (input.len < SEED_BYTES)
+        return;
+    keel_rng_seed(&rng, get_le64(input.data));
+    struct keel_message *msg =
+        random_message(&rng, input.data[8] % RANDOM_MESSAGE_KINDS, CHANGED_SIZE);
+    struct keel_buf *frames = keel_message_encode(msg);
+    struct keel_buf *payload = keel_buf_copy(
+        keel_slice_of(frames->data + FRAME_HEAD_BYTES, frames->len - FRAME_HEAD_BYTES));
+
+    KEEL_ASSERT(payload->len <= KEEL_FRAME_BYTES);
+    for (size_t at = SEED_BYTES; payload->len > 0 && at + CHANGE_BYTES <= input.len;
+         at += CHANGE_BYTES)
+        payload->data[get_le16(input.data + at) % payload->len] ^= input.data[at + 2];
+    fuzz_payload(keel_buf_slice(payload), (uint8_t)msg->type);
+    keel_buf_free(payload);
+    keel_buf_free(frames);
+    keel_message_free(msg);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
@@ -77,8 +105,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t way = data[0];
     struct keel_slice input = keel_slice_of(data + 1, size - 1);
 
-    if (way < 128)
-        fuzz_stream(input, (size_t)way + 1);
+    if (way < 64)
+        fuzz_stream(input, 2 * (size_t)way + 1);
+    else if (way < 128)
+        fuzz_changed(input);
     else
         fuzz_payload(input, (uint8_t)(1 + way % (MESSAGE_TYPES - 1)));
     return 0;

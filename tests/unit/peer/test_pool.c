@@ -1,362 +1,23 @@
-/* Pools on one libuv loop over loopback, and bare sockets that play a bad peer. Every wait is for a
- * condition; the bound only ends a test that hangs. */
-#include "unit.h"
+/* Connections between members that stay what they are: finding each other, refusals, bad peers,
+ * silence, and what passes what on the way. */
+#include "world.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "err.h"
-#include "check.h"
 #include "log.h"
-#include "peer/handshake.h"
-#include "random_message.h"
-
-enum { NODES = 3, BOUND_MS = 30000 };
-
-struct world;
-
-struct node {
-    struct world *world;
-    uint64_t id;
-    struct peer_pool *pool;
-    bool closed;
-    unsigned int connected[NODES + 1], disconnected[NODES + 1], alive[NODES + 1];
-    uint64_t seen_incarnation[NODES + 1];
-    uint64_t expected[NODES + 1]; /* incarnation on record; 0: any */
-    char refused[HANDSHAKE_WHY_SIZE];
-    unsigned int refusals;
-    size_t bulk, urgent;       /* messages received */
-    size_t bulk_before_urgent; /* bulk ones when the first urgent one came */
-    struct keel_message *last;
-};
-
-struct world {
-    uv_loop_t loop;
-    uv_timer_t bound;
-    bool late;
-    struct node nodes[NODES + 1]; /* by id, from 1 */
-    char names[NODES + 1][8], addresses[NODES + 1][32];
-};
-
-/* ---- the callbacks of a pool ---- */
-
-static void on_message(void *arg, uint64_t from, struct keel_message *msg_take)
-{
-    struct node *node = arg;
-
-    assert_true(from >= 1 && from <= NODES && from != node->id);
-    if (keel_message_lane(msg_take) == LANE_BULK) {
-        node->bulk++;
-    } else if (node->urgent++ == 0) {
-        node->bulk_before_urgent = node->bulk;
-    }
-    keel_message_free(node->last);
-    node->last = msg_take;
-}
-
-static void on_connected(void *arg, uint64_t peer, uint64_t incarnation, uint32_t level)
-{
-    struct node *node = arg;
-
-    assert_int_equal(level, 7);
-    assert_int_equal(node->connected[peer], node->disconnected[peer]);
-    node->connected[peer]++;
-    node->seen_incarnation[peer] = incarnation;
-}
-
-static void on_disconnected(void *arg, uint64_t peer)
-{
-    struct node *node = arg;
-
-    node->disconnected[peer]++;
-    assert_int_equal(node->connected[peer], node->disconnected[peer]);
-    assert_false(peer_connected(node->pool, peer));
-}
-
-static void on_alive(void *arg, uint64_t peer)
-{
-    struct node *node = arg;
-
-    assert_true(peer_connected(node->pool, peer));
-    node->alive[peer]++;
-}
-
-static bool on_incarnation(void *arg, uint64_t peer, uint64_t incarnation)
-{
-    struct node *node = arg;
-
-    return node->expected[peer] == 0 || node->expected[peer] == incarnation;
-}
-
-static void on_refused(void *arg, uint64_t peer, const char *why)
-{
-    struct node *node = arg;
-
-    (void)peer;
-    node->refusals++;
-    snprintf(node->refused, sizeof node->refused, "%s", why);
-}
-
-/* ---- setting up ---- */
-
-static void on_bound(uv_timer_t *timer)
-{
-    struct world *world = timer->data;
-
-    world->late = true;
-}
-
-/* A port that nobody listens on, on an address that only this test uses. */
-static void choose_address(char *ret, size_t size)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET };
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    address.sin_addr.s_addr = htonl(0x7f020301); /* 127.2.3.1 */
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    close(fd);
-    snprintf(ret, size, "127.2.3.1:%d", ntohs(address.sin_port));
-}
-
-static struct world *world_new(void)
-{
-    struct world *world = keel_calloc(1, sizeof *world);
-
-    assert_int_equal(uv_loop_init(&world->loop), 0);
-    uv_timer_init(&world->loop, &world->bound);
-    world->bound.data = world;
-    for (uint64_t id = 1; id <= NODES; id++) {
-        world->nodes[id].world = world;
-        world->nodes[id].id = id;
-        snprintf(world->names[id], sizeof world->names[id], "n%d", (int)id);
-        choose_address(world->addresses[id], sizeof world->addresses[id]);
-    }
-    return world;
-}
-
-static struct peer_options options_of(struct world *world, uint64_t id)
-{
-    struct peer_options options = { .cluster_id = 77,
-                                    .id = id,
-                                    .incarnation = 100 + id,
-                                    .name = world->names[id],
-                                    .listen = world->addresses[id],
-                                    .level = 7,
-                                    .member_count = NODES };
-
-    for (uint64_t i = 1; i <= NODES; i++)
-        options.members[i - 1] = (struct peer_member){ .id = i,
-                                                       .name = world->names[i],
-                                                       .address = world->addresses[i] };
-    return options;
-}
-
-static void start_with(struct world *world, const struct peer_options *options)
-{
-    struct node *node = &world->nodes[options->id];
-    struct peer_events events = { .arg = node,
-                                  .message = on_message,
-                                  .connected = on_connected,
-                                  .disconnected = on_disconnected,
-                                  .alive = on_alive,
-                                  .incarnation_ok = on_incarnation,
-                                  .refused = on_refused };
-    char why[256] = "";
-    int err = peer_pool_new(&world->loop, options, &events, &node->pool, why, sizeof why);
-
-    if (err != 0)
-        fail_msg("%s", why);
-}
-
-static void start(struct world *world, uint64_t id)
-{
-    struct peer_options options = options_of(world, id);
-
-    start_with(world, &options);
-}
-
-#define WAIT_FOR(world, cond)                                   \
-    do {                                                        \
-        uv_timer_start(&(world)->bound, on_bound, BOUND_MS, 0); \
-        while (!(cond) && !(world)->late)                       \
-            uv_run(&(world)->loop, UV_RUN_ONCE);                \
-        uv_timer_stop(&(world)->bound);                         \
-        if ((world)->late)                                      \
-            fail_msg("waited in vain for: %s", #cond);          \
-    } while (0)
-
-static void on_pool_closed(void *arg)
-{
-    ((struct node *)arg)->closed = true;
-}
-
-static void stop(struct world *world, uint64_t id)
-{
-    struct node *node = &world->nodes[id];
-
-    peer_pool_close(node->pool, on_pool_closed, node);
-    WAIT_FOR(world, node->closed);
-    node->closed = false;
-    node->pool = NULL;
-}
-
-static void world_free(struct world *world)
-{
-    for (uint64_t id = 1; id <= NODES; id++) {
-        if (world->nodes[id].pool != NULL)
-            stop(world, id);
-        keel_message_free(world->nodes[id].last);
-    }
-    uv_close((uv_handle_t *)&world->bound, NULL);
-    uv_run(&world->loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&world->loop), 0);
-    free(world);
-}
-
-static bool together(struct world *world, uint64_t a, uint64_t b)
-{
-    return peer_connected(world->nodes[a].pool, b) && peer_connected(world->nodes[b].pool, a);
-}
-
-static struct keel_message *heartbeat(uint64_t from, uint64_t to)
-{
-    return keel_message_raft(raft_message_new(RAFT_HEARTBEAT, from, to, 5));
-}
-
-static struct keel_message *forward(size_t len, uint64_t number)
-{
-    struct keel_message *msg = keel_message_new(MESSAGE_FORWARD);
-
-    msg->number = number;
-    msg->data = keel_buf_new(len);
-    memset(msg->data->data, (int)number, len);
-    return msg;
-}
-
-/* ---- a bare socket that plays a peer ---- */
-
-struct fake {
-    int fd;
-    struct frame_reader *reader;
-    enum keel_message_type last; /* received; 0: nothing yet */
-    size_t count;
-};
-
-static void nonblocking(int fd)
-{
-    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-}
-
-static struct sockaddr_in socket_address(const char *address)
-{
-    struct sockaddr_in in = { .sin_family = AF_INET };
-    char host[64], port[8];
-
-    assert_int_equal(peer_address_split(address, host, sizeof host, port, sizeof port), 0);
-    assert_int_equal(inet_pton(AF_INET, host, &in.sin_addr), 1);
-    in.sin_port = htons((uint16_t)atoi(port));
-    return in;
-}
-
-static struct fake fake_dial(const char *address)
-{
-    struct sockaddr_in to = socket_address(address);
-    struct fake fake = { .fd = socket(AF_INET, SOCK_STREAM, 0), .reader = frame_reader_new() };
-
-    assert_int_equal(connect(fake.fd, (struct sockaddr *)&to, sizeof to), 0);
-    nonblocking(fake.fd);
-    return fake;
-}
-
-static int fake_listen(const char *address)
-{
-    struct sockaddr_in at = socket_address(address);
-    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(fd, 8), 0);
-    nonblocking(fd);
-    return fd;
-}
-
-static struct fake fake_accept(struct world *world, int server)
-{
-    struct fake fake = { .fd = -1, .reader = frame_reader_new() };
-
-    WAIT_FOR(world, (fake.fd = accept4(server, NULL, NULL, SOCK_NONBLOCK)) >= 0);
-    return fake;
-}
-
-static void fake_free(struct fake *fake)
-{
-    close(fake->fd);
-    frame_reader_free(fake->reader);
-}
-
-static void fake_write(struct fake *fake, struct keel_slice bytes)
-{
-    assert_int_equal(send(fake->fd, bytes.data, bytes.len, MSG_NOSIGNAL), (ssize_t)bytes.len);
-}
-
-static void fake_send(struct fake *fake, struct keel_message *msg_take)
-{
-    struct keel_buf *frames = keel_message_encode(msg_take);
-
-    fake_write(fake, keel_buf_slice(frames));
-    keel_buf_free(frames);
-    keel_message_free(msg_take);
-}
-
-static int fake_take(void *arg, struct keel_message *msg_take)
-{
-    struct fake *fake = arg;
-
-    fake->last = msg_take->type;
-    fake->count++;
-    keel_message_free(msg_take);
-    return 0;
-}
-
-/* Reads what is there. True: the other side has closed. */
-static bool fake_read(struct fake *fake)
-{
-    uint8_t bytes[4096];
-    ssize_t n;
-
-    while ((n = recv(fake->fd, bytes, sizeof bytes, 0)) > 0)
-        assert_int_equal(
-            frame_reader_feed(fake->reader, keel_slice_of(bytes, (size_t)n), fake_take, fake), 0);
-    return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
-}
-
-static bool fake_got(struct fake *fake, enum keel_message_type type)
-{
-    fake_read(fake);
-    return fake->last == type;
-}
-
-static struct keel_message *hello_of(struct world *world, uint64_t id, uint64_t to)
-{
-    struct peer_options options = options_of(world, id);
-
-    return handshake_hello(&options, to);
-}
-
-/* ---- tests ---- */
+#include "peer/frame.h"
 
 static void members_find_each_other_and_talk(void **state)
 {
     struct world *world = world_new();
 
     (void)state;
-    start(world, 2);
-    start(world, 3);
-    start(world, 1);
+    world_start(world, 2);
+    world_start(world, 3);
+    world_start(world, 1);
     WAIT_FOR(world, together(world, 1, 2) && together(world, 1, 3) && together(world, 2, 3));
     assert_int_equal(world->nodes[1].seen_incarnation[2], 102);
     assert_int_equal(world->nodes[2].seen_incarnation[1], 101);
@@ -377,8 +38,8 @@ static void a_heartbeat_passes_large_messages(void **state)
     enum { LARGE = 20 };
 
     (void)state;
-    start(world, 1);
-    start(world, 2);
+    world_start(world, 1);
+    world_start(world, 2);
     WAIT_FOR(world, together(world, 1, 2));
     for (uint64_t i = 1; i <= LARGE; i++)
         peer_send(world->nodes[2].pool, 1, forward(KEEL_ENTRY_SIZE_MAX, i));
@@ -399,13 +60,125 @@ static void thousands_of_small_messages_arrive_in_order(void **state)
     enum { SMALL = 20000 };
 
     (void)state;
-    start(world, 1);
-    start(world, 2);
+    world_start(world, 1);
+    world_start(world, 2);
     WAIT_FOR(world, together(world, 1, 2));
     for (uint64_t i = 1; i <= SMALL; i++)
         peer_send(world->nodes[1].pool, 2, forward(50, i));
     WAIT_FOR(world, world->nodes[2].bulk == SMALL);
     assert_int_equal(world->nodes[2].last->number, SMALL);
+    world_free(world);
+}
+
+static struct keel_message *piece(size_t len)
+{
+    struct keel_message *msg = keel_message_new(MESSAGE_SNAPSHOT);
+
+    msg->snapshot.total = len;
+    msg->data = keel_buf_new(len);
+    memset(msg->data->data, 7, len);
+    return msg;
+}
+
+/* What goes over the wire, frame by frame. */
+struct wire {
+    struct keel_text bytes;
+    size_t frames, snapshot_frames;        /* whole ones so far */
+    size_t snapshot_bytes_before_transfer; /* those of the first turn */
+    size_t transfers, bulk_after_transfer, snapshots_before_last_bulk;
+    size_t at;
+};
+
+static void look_at_frame(struct wire *wire, const uint8_t *head, size_t len)
+{
+    bool bulk = (head[5] & FRAME_BULK) != 0, snapshot = (head[5] & FRAME_SNAPSHOT) != 0;
+
+    wire->frames++;
+    wire->snapshot_frames += snapshot;
+    if (head[4] == MESSAGE_TRANSFER)
+        wire->transfers++;
+    if (snapshot && wire->transfers == 0)
+        wire->snapshot_bytes_before_transfer += len - FRAME_HEAD_BYTES;
+    if (bulk) {
+        wire->bulk_after_transfer += wire->transfers;
+        wire->snapshots_before_last_bulk = wire->snapshot_frames;
+    }
+}
+
+static size_t read_wire(struct wire *wire, int fd)
+{
+    uint8_t bytes[65536];
+    ssize_t n;
+
+    while ((n = recv(fd, bytes, sizeof bytes, 0)) > 0)
+        keel_text_append(&wire->bytes, keel_slice_of(bytes, (size_t)n));
+    while (wire->bytes.len - wire->at >= FRAME_HEAD_BYTES) {
+        const uint8_t *head = (const uint8_t *)wire->bytes.data + wire->at;
+        size_t len = FRAME_HEAD_BYTES + get_le32(head);
+
+        if (wire->bytes.len - wire->at < len)
+            break;
+        look_at_frame(wire, head, len);
+        wire->at += len;
+    }
+    return wire->frames;
+}
+
+static void a_snapshot_waits_for_everything_else_after_each_batch(void **state)
+{
+    struct world *world = world_new();
+    int server = fake_listen(world->addresses[2]);
+    enum { PIECES = 40, BULK = 4, SIZE = 1 << 20 };
+    struct wire wire = { 0 };
+    struct fake fake;
+
+    (void)state;
+    world_start(world, 1);
+    fake = fake_member_2(world, server);
+    for (size_t i = 0; i < PIECES; i++)
+        peer_send(world->nodes[1].pool, 2, piece(KEEL_SNAPSHOT_CHUNK_BYTES));
+    peer_pool_flush(world->nodes[1].pool); /* the socket would take more than a batch */
+    for (uint64_t i = 0; i < BULK; i++)
+        peer_send(world->nodes[1].pool, 2, forward(SIZE, i));
+    peer_send(world->nodes[1].pool, 2, keel_message_new(MESSAGE_TRANSFER));
+    peer_pool_flush(world->nodes[1].pool);
+    /* A piece is two full frames and a small one, a forward one full frame for each 64 KiB and one
+     * for its head. */
+    WAIT_FOR(world,
+             read_wire(&wire, fake.fd) >= PIECES * 3 + BULK * (SIZE / KEEL_FRAME_BYTES + 1) + 1);
+    assert_true(wire.snapshot_bytes_before_transfer > 0);
+    assert_true(wire.snapshot_bytes_before_transfer <= 128 << 10);
+    assert_int_equal(wire.bulk_after_transfer, BULK * (SIZE / KEEL_FRAME_BYTES + 1));
+    assert_true(wire.snapshots_before_last_bulk <= 2);
+    assert_int_equal(wire.snapshot_frames, PIECES * 3);
+    assert_int_equal(world->nodes[1].disconnected[2], 0);
+    keel_text_free(&wire.bytes);
+    fake_free(&fake);
+    close(server);
+    world_free(world);
+}
+
+static void each_lane_has_a_limit_of_its_own(void **state)
+{
+    struct world *world = world_new();
+    enum { PIECES = KEEL_PEER_QUEUE_BYTES / KEEL_SNAPSHOT_CHUNK_BYTES };
+    int server = fake_listen(world->addresses[2]);
+    struct fake deaf;
+
+    (void)state;
+    world_start(world, 1);
+    deaf = fake_member_2(world, server);
+    for (size_t i = 0; i + 1 < PIECES; i++)
+        peer_send(world->nodes[1].pool, 2, piece(KEEL_SNAPSHOT_CHUNK_BYTES));
+    for (uint64_t i = 0; i < 8; i++)
+        peer_send(world->nodes[1].pool, 2, forward(KEEL_ENTRY_SIZE_MAX, i));
+    peer_send(world->nodes[1].pool, 2, heartbeat(1, 2));
+    assert_true(peer_connected(world->nodes[1].pool, 2));
+    peer_send(world->nodes[1].pool, 2, piece(KEEL_SNAPSHOT_CHUNK_BYTES));
+    assert_false(peer_connected(world->nodes[1].pool, 2));
+    WAIT_FOR(world, world->nodes[1].disconnected[2] == 1);
+    fake_free(&deaf);
+    close(server);
     world_free(world);
 }
 
@@ -416,8 +189,8 @@ static void another_cluster_is_refused_with_the_reason(void **state)
 
     (void)state;
     foreign.cluster_id = 78;
-    start(world, 2);
-    start_with(world, &foreign);
+    world_start(world, 2);
+    world_start_with(world, &foreign);
     WAIT_FOR(world, world->nodes[1].refusals > 0);
     assert_non_null(strstr(world->nodes[1].refused, "cluster"));
     assert_non_null(strstr(world->nodes[1].refused, "--cluster-token"));
@@ -431,8 +204,8 @@ static void a_dialling_member_of_another_incarnation_is_refused(void **state)
 
     (void)state;
     world->nodes[2].expected[1] = 55;
-    start(world, 2);
-    start(world, 1);
+    world_start(world, 2);
+    world_start(world, 1);
     WAIT_FOR(world, world->nodes[1].refusals > 1); /* it goes on trying */
     assert_string_equal(world->nodes[1].refused,
                         "n1 has lost its data: remove it and add it again");
@@ -448,8 +221,8 @@ static void a_dialled_member_of_another_incarnation_is_refused(void **state)
 
     (void)state;
     world->nodes[1].expected[2] = 55;
-    start(world, 2);
-    start(world, 1);
+    world_start(world, 2);
+    world_start(world, 1);
     WAIT_FOR(world, world->nodes[2].refusals > 0);
     assert_string_equal(world->nodes[2].refused,
                         "n2 has lost its data: remove it and add it again");
@@ -464,8 +237,8 @@ static void garbage_closes_its_own_connection_and_no_other(void **state)
     struct fake fake, half, early;
 
     (void)state;
-    start(world, 1);
-    start(world, 2);
+    world_start(world, 1);
+    world_start(world, 2);
     WAIT_FOR(world, together(world, 1, 2));
     fake = fake_dial(world->addresses[2]);
     fake_write(&fake, keel_slice_str("GET / HTTP/1.1\r\nHost: keel\r\n\r\n"));
@@ -494,7 +267,7 @@ static void a_stranger_that_says_nothing_is_closed(void **state)
     struct fake fake;
 
     (void)state;
-    start(world, 2);
+    world_start(world, 2);
     fake = fake_dial(world->addresses[2]);
     WAIT_FOR(world, fake_read(&fake));
     assert_int_equal(fake.count, 0);
@@ -507,8 +280,8 @@ static void a_member_that_speaks_in_anothers_name_is_closed_and_may_come_back(vo
     struct world *world = world_new();
 
     (void)state;
-    start(world, 1);
-    start(world, 2);
+    world_start(world, 1);
+    world_start(world, 2);
     WAIT_FOR(world, together(world, 1, 2));
     peer_send(world->nodes[1].pool, 2, heartbeat(3, 2));
     WAIT_FOR(world, world->nodes[2].disconnected[1] == 1);
@@ -522,32 +295,20 @@ static void a_member_that_restarts_is_connected_again(void **state)
     struct world *world = world_new();
 
     (void)state;
-    start(world, 1);
-    start(world, 2);
+    world_start(world, 1);
+    world_start(world, 2);
     WAIT_FOR(world, together(world, 1, 2));
-    stop(world, 2); /* the side that is dialled */
+    world_stop(world, 2); /* the side that is dialled */
     WAIT_FOR(world, world->nodes[1].disconnected[2] == 1);
     world->nodes[2].connected[1] = 0;
-    start(world, 2);
+    world_start(world, 2);
     WAIT_FOR(world, together(world, 1, 2));
-    stop(world, 1); /* the side that dials */
+    world_stop(world, 1); /* the side that dials */
     WAIT_FOR(world, world->nodes[2].disconnected[1] == 1);
     world->nodes[1].connected[2] = world->nodes[1].disconnected[2] = 0;
-    start(world, 1);
+    world_start(world, 1);
     WAIT_FOR(world, together(world, 1, 2));
     world_free(world);
-}
-
-/* Node 1 dials; the test answers as node 2 and does the handshake. */
-static struct fake fake_member_2(struct world *world, int server)
-{
-    struct fake fake = fake_accept(world, server);
-
-    WAIT_FOR(world, fake_got(&fake, MESSAGE_HELLO));
-    fake_send(&fake, hello_of(world, 2, 1));
-    WAIT_FOR(world, fake_got(&fake, MESSAGE_PING));
-    WAIT_FOR(world, peer_connected(world->nodes[1].pool, 2));
-    return fake;
 }
 
 static void a_silent_member_is_dialled_anew(void **state)
@@ -557,7 +318,7 @@ static void a_silent_member_is_dialled_anew(void **state)
     struct fake silent, again;
 
     (void)state;
-    start(world, 1);
+    world_start(world, 1);
     silent = fake_member_2(world, server);
     WAIT_FOR(world, world->nodes[1].disconnected[2] == 1);
     WAIT_FOR(world, fake_read(&silent));
@@ -578,7 +339,7 @@ static void a_member_that_does_not_read_is_closed_at_the_limit(void **state)
     size_t sent = 0;
 
     (void)state;
-    start(world, 1);
+    world_start(world, 1);
     deaf = fake_member_2(world, server);
     while (peer_connected(world->nodes[1].pool, 2)) {
         peer_send(world->nodes[1].pool, 2, forward(KEEL_ENTRY_SIZE_MAX, 1));
@@ -594,26 +355,17 @@ static void a_member_that_does_not_read_is_closed_at_the_limit(void **state)
     world_free(world);
 }
 
-static struct fake fake_member_1(struct world *world)
-{
-    struct fake fake = fake_dial(world->addresses[2]);
-
-    fake_send(&fake, hello_of(world, 1, 2));
-    WAIT_FOR(world, fake_got(&fake, MESSAGE_HELLO));
-    return fake;
-}
-
 static void a_newer_connection_replaces_the_older_once_it_is_confirmed(void **state)
 {
     struct world *world = world_new();
     struct fake older, newer;
 
     (void)state;
-    start(world, 2);
-    older = fake_member_1(world);
+    world_start(world, 2);
+    older = fake_hello(world, 1, 2);
     fake_send(&older, keel_message_new(MESSAGE_PING));
     WAIT_FOR(world, peer_connected(world->nodes[2].pool, 1));
-    newer = fake_member_1(world);
+    newer = fake_hello(world, 1, 2);
     assert_int_equal(world->nodes[2].disconnected[1], 0);
     fake_send(&newer, keel_message_new(MESSAGE_PING));
     WAIT_FOR(world, world->nodes[2].connected[1] == 2);
@@ -634,10 +386,10 @@ static void closing_while_dialling_and_greeting_lets_go_of_everything(void **sta
 
     (void)state;
     options.members[1].address = "localhost:9"; /* a look-up is under way when it closes */
-    start_with(world, &options);
+    world_start_with(world, &options);
     stranger = fake_dial(world->addresses[1]);
     uv_run(&world->loop, UV_RUN_NOWAIT);
-    stop(world, 1);
+    world_stop(world, 1);
     fake_free(&stranger);
     world_free(world);
 }
@@ -796,6 +548,8 @@ int main(void)
         cmocka_unit_test(members_find_each_other_and_talk),
         cmocka_unit_test(a_heartbeat_passes_large_messages),
         cmocka_unit_test(thousands_of_small_messages_arrive_in_order),
+        cmocka_unit_test(a_snapshot_waits_for_everything_else_after_each_batch),
+        cmocka_unit_test(each_lane_has_a_limit_of_its_own),
         cmocka_unit_test(another_cluster_is_refused_with_the_reason),
         cmocka_unit_test(a_dialling_member_of_another_incarnation_is_refused),
         cmocka_unit_test(a_dialled_member_of_another_incarnation_is_refused),
