@@ -22,7 +22,7 @@
 
 enum {
     IDENTITY_VERSION = 1,
-    IDENTITY_SIZE_MAX = 1024,
+    IDENTITY_SIZE_MAX = 16384,
     LOCK_WAIT_MS = 3000,
     LOCK_PAUSE_MS = 20,
 };
@@ -54,8 +54,9 @@ int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size
 
     if (fd < 0) {
         snprintf(ret_why, why_size, "cannot open the data directory %s: %s%s", dir, strerror(errno),
-                 errno == ENOENT ? " (a new node is started with --bootstrap, which creates it)"
-                                 : "");
+                 errno == ENOENT
+                     ? " (a new node is started with --bootstrap or --join, which create it)"
+                     : "");
         return KEEL_E_NOTFOUND;
     }
     if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0) {
@@ -83,6 +84,22 @@ static uint64_t text_checksum(const char *text, size_t len)
     return keel_hash64(keel_slice_of(text, len));
 }
 
+/* The lines "member=ID NAME ADDRESS". */
+static int parse_members(const char *text, struct identity *id)
+{
+    const char *at = strstr(text, "\nmember=");
+
+    for (; at != NULL; at = strstr(at + 1, "\nmember=")) {
+        struct identity_member *m = &id->members[id->member_count];
+
+        if (id->member_count == KEEL_MEMBERS_MAX ||
+            sscanf(at, "\nmember=%" SCNx64 " %63s %299s\n", &m->id, m->name, m->address) != 3)
+            return KEEL_E_CORRUPT;
+        id->member_count++;
+    }
+    return 0;
+}
+
 static int identity_parse(char *text, struct identity *ret_identity)
 {
     unsigned version = 0;
@@ -98,7 +115,8 @@ static int identity_parse(char *text, struct identity *ret_identity)
     if (sscanf(text,
                "keelfs identity %u\ncluster_id=%" SCNx64 "\nid=%" SCNx64 "\nincarnation=%" SCNx64
                "\nname=%63s\ntoken=%63s\n",
-               &version, &id.cluster_id, &id.id, &id.incarnation, id.name, id.token) != 6)
+               &version, &id.cluster_id, &id.id, &id.incarnation, id.name, id.token) != 6 ||
+        parse_members(text, &id) != 0)
         return KEEL_E_CORRUPT;
     *ret_identity = id;
     return 0;
@@ -148,21 +166,41 @@ static int write_synced(int dir_fd, const char *name, const char *text, size_t l
 
 int identity_save(int dir_fd, const struct identity *identity, char *ret_why, size_t why_size)
 {
-    char text[IDENTITY_SIZE_MAX];
-    int len = snprintf(text, sizeof text,
-                       "keelfs identity %d\ncluster_id=%016" PRIx64 "\nid=%016" PRIx64
-                       "\nincarnation=%016" PRIx64 "\nname=%s\ntoken=%s\n",
-                       IDENTITY_VERSION, identity->cluster_id, identity->id, identity->incarnation,
-                       identity->name, identity->token);
+    struct keel_text text = { 0 };
+    int err = 0;
 
-    len += snprintf(text + len, sizeof text - (size_t)len, "checksum=%016" PRIx64 "\n",
-                    text_checksum(text, (size_t)len));
-    if (write_synced(dir_fd, IDENTITY_FILE ".new", text, (size_t)len) != 0 ||
+    keel_text_printf(&text,
+                     "keelfs identity %d\ncluster_id=%016" PRIx64 "\nid=%016" PRIx64
+                     "\nincarnation=%016" PRIx64 "\nname=%s\ntoken=%s\n",
+                     IDENTITY_VERSION, identity->cluster_id, identity->id, identity->incarnation,
+                     identity->name, identity->token);
+    for (size_t i = 0; i < identity->member_count; i++)
+        keel_text_printf(&text, "member=%016" PRIx64 " %s %s\n", identity->members[i].id,
+                         identity->members[i].name, identity->members[i].address);
+    keel_text_printf(&text, "checksum=%016" PRIx64 "\n", text_checksum(text.data, text.len));
+    if (write_synced(dir_fd, IDENTITY_FILE ".new", text.data, text.len) != 0 ||
         renameat(dir_fd, IDENTITY_FILE ".new", dir_fd, IDENTITY_FILE) != 0 || fsync(dir_fd) != 0) {
         snprintf(ret_why, why_size, "cannot write the identity file: %s", strerror(errno));
-        return errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;
+        err = errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;
     }
-    return 0;
+    keel_text_free(&text);
+    return err;
+}
+
+#define REMOVED_FILE "removed"
+
+bool removal_is_noted(int dir_fd)
+{
+    return faccessat(dir_fd, REMOVED_FILE, F_OK, 0) == 0;
+}
+
+/* Without it the next start finds out by itself, a little later. */
+void removal_note(int dir_fd)
+{
+    int fd = openat(dir_fd, REMOVED_FILE, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0 || close(fd) != 0 || fsync(dir_fd) != 0)
+        log_warning("cannot note the removal in the data directory: %s", strerror(errno));
 }
 
 static int compare_strings(const void *a, const void *b)

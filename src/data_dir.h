@@ -8,9 +8,18 @@
 
 #include "keel_limits.h"
 
+struct identity_member {
+    uint64_t id;
+    char name[64], address[300];
+};
+
 struct identity {
     uint64_t cluster_id, id, incarnation;
     char name[64], token[64];
+    /* Of a node that has joined: who the members were then. It starts with them until its log says
+     * more. */
+    struct identity_member members[KEEL_MEMBERS_MAX];
+    size_t member_count;
 };
 
 /* Opens (with `create`: makes) the directory and takes its lock; ret_fd holds it for as long as it
@@ -21,6 +30,11 @@ int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size
 int identity_load(int dir_fd, struct identity *ret_identity, char *ret_why, size_t why_size);
 /* Written to a new name, synced, renamed, directory synced. */
 int identity_save(int dir_fd, const struct identity *identity, char *ret_why, size_t why_size);
+
+/* Whoever was removed from its cluster does not come back with this directory: noted in it, for the
+ * next start. */
+bool removal_is_noted(int dir_fd);
+void removal_note(int dir_fd);
 
 /* Ids that every node of a new cluster computes alike. */
 uint64_t identity_cluster_id(const char *token, const char *initial_cluster);

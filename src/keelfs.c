@@ -29,6 +29,8 @@ static const char usage_text[] =
     "  --initial-cluster LIST    n1=HOST:PORT,n2=HOST:PORT,…: the members of a new cluster\n"
     "  --cluster-token NAME      tells clusters apart (default: keelfs)\n"
     "  --bootstrap               an empty data directory starts a new cluster\n"
+    "  --join HOST:PORT          an empty data directory becomes that of a member which was\n"
+    "                            added to the cluster of this member (keelctl members add)\n"
     "  --insecure-peers          listen elsewhere than on loopback, without TLS\n"
     "  -o OPTION[,OPTION…]       mount options: read=local, list_xattr, no_poke, and FUSE's own\n"
     "\n"
@@ -39,6 +41,8 @@ static const char usage_text[] =
     "  --no-lease-reads          ask a majority for each read\n"
     "  --quota BYTES             store quota, first value of the setting (2147483648)\n"
     "  --file-size BYTES         largest file, first value of the setting (1044480)\n"
+    "  --log-kept BYTES          kept of the log, for members that lag\n"
+    "                            (268435456; less for small disks and tests)\n"
     "\n"
     "  --log-level LEVEL         error, warning, info (default) or debug\n"
     "  --version, --help\n"
@@ -63,6 +67,7 @@ enum option_id {
     OPT_INITIAL_CLUSTER,
     OPT_CLUSTER_TOKEN,
     OPT_BOOTSTRAP,
+    OPT_JOIN,
     OPT_INSECURE_PEERS,
     OPT_REQUEST_TIMEOUT,
     OPT_HEARTBEAT,
@@ -71,6 +76,7 @@ enum option_id {
     OPT_NO_LEASE_READS,
     OPT_QUOTA,
     OPT_FILE_SIZE,
+    OPT_LOG_KEPT,
     OPT_LOG_LEVEL,
     OPT_MOUNT_OPTIONS,
     OPT_MOUNT_POINT,
@@ -87,6 +93,7 @@ static const struct option long_options[] = {
     { "initial-cluster", required_argument, NULL, OPT_INITIAL_CLUSTER },
     { "cluster-token", required_argument, NULL, OPT_CLUSTER_TOKEN },
     { "bootstrap", no_argument, NULL, OPT_BOOTSTRAP },
+    { "join", required_argument, NULL, OPT_JOIN },
     { "insecure-peers", no_argument, NULL, OPT_INSECURE_PEERS },
     { "request-timeout", required_argument, NULL, OPT_REQUEST_TIMEOUT },
     { "heartbeat-interval", required_argument, NULL, OPT_HEARTBEAT },
@@ -95,6 +102,7 @@ static const struct option long_options[] = {
     { "no-lease-reads", no_argument, NULL, OPT_NO_LEASE_READS },
     { "quota", required_argument, NULL, OPT_QUOTA },
     { "file-size", required_argument, NULL, OPT_FILE_SIZE },
+    { "log-kept", required_argument, NULL, OPT_LOG_KEPT },
     { "log-level", required_argument, NULL, OPT_LOG_LEVEL },
     { "mount-options", required_argument, NULL, OPT_MOUNT_OPTIONS },
     { "mount-point", required_argument, NULL, OPT_MOUNT_POINT },
@@ -197,6 +205,9 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
     case OPT_CLUSTER_TOKEN:
         o->cluster_token = text;
         return true;
+    case OPT_JOIN:
+        o->join = text;
+        return true;
     case OPT_MOUNT_POINT:
         o->mount_point = text;
         return true;
@@ -224,6 +235,8 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
         return parse_number(name, text, 1 << 20, 1ull << 40, &o->quota_bytes);
     case OPT_FILE_SIZE:
         return parse_number(name, text, 4096, KEEL_FILE_SIZE_MAX, &o->file_size_bytes);
+    case OPT_LOG_KEPT:
+        return parse_number(name, text, 1 << 20, 1ull << 40, &o->log_kept_bytes);
     case OPT_LOG_LEVEL:
         return parse_level(text, &s->level);
     case OPT_VERSION:
@@ -294,7 +307,6 @@ int main(int argc, char **argv)
 {
     struct settings s = {
         .node = {
-            .cluster_token = "keelfs",
             .request_timeout_ms = 5000,
             .heartbeat_ms = 25,
             .election_timeout_ms = 600,

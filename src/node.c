@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -14,165 +13,18 @@
 #include "err.h"
 #include "log.h"
 #include "node_internal.h"
+#include "store_install.h"
 
 enum {
+    SEGMENTS_KEPT = 4, /* the log that is kept is at least as many whole segments */
+    SEGMENT_BYTES_MIN = 2 << 20,
+    WAL_STEP_BYTES = 1 << 20,
     TRANSFER_MS = 1000,  /* at most, for handing leadership over before a stop */
     PAUSED_US = 3333333, /* a third of a session's ttl: longer without a turn is a pause */
     STOP_POLL_MS = 10,
 };
 
 static const uint64_t MAP_BYTES_MIN = 16ull << 30;
-
-static uint64_t random_u64(void)
-{
-    uint64_t x = 0;
-
-    while (x == 0)
-        if (getrandom(&x, sizeof x, 0) != (ssize_t)sizeof x)
-            keel_fatal("no randomness: %s", strerror(errno));
-    return x;
-}
-
-/* ---- members ---- */
-
-static bool name_is_plain(const char *name)
-{
-    size_t len = strlen(name);
-
-    return len > 0 && len < 64 &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == len;
-}
-
-/* "n1=host:port,n2=host:port" into node->members. */
-static int parse_members(struct node *node, const char *text)
-{
-    char *save = NULL;
-
-    node->member_text = keel_strdup(text);
-    for (char *part = strtok_r(node->member_text, ",", &save); part != NULL;
-         part = strtok_r(NULL, ",", &save)) {
-        char *equals = strchr(part, '=');
-        char host[256], port[32];
-
-        if (equals != NULL)
-            *equals = '\0';
-        if (equals == NULL || !name_is_plain(part) ||
-            peer_address_split(equals + 1, host, sizeof host, port, sizeof port) != 0) {
-            log_error("--initial-cluster: '%s' is not NAME=HOST:PORT", part);
-            return KEEL_E_INVALID;
-        }
-        if (node->member_count == KEEL_MEMBERS_MAX) {
-            log_error("--initial-cluster: at most %d members", KEEL_MEMBERS_MAX);
-            return KEEL_E_INVALID;
-        }
-        node->members[node->member_count++] = (struct apply_member){
-            .id = identity_node_id(node->options->cluster_token, part),
-            .name = part,
-            .address = equals + 1,
-            .voter = true,
-        };
-    }
-    return 0;
-}
-
-static const struct apply_member *find_member(const struct apply_member *members, size_t count,
-                                              uint64_t id)
-{
-    for (size_t i = 0; i < count; i++)
-        if (members[i].id == id)
-            return &members[i];
-    return NULL;
-}
-
-static int check_members(const struct node *node)
-{
-    const struct apply_member *m = node->members;
-
-    for (size_t i = 0; i < node->member_count; i++)
-        for (size_t j = 0; j < i; j++)
-            if (strcmp(m[i].name, m[j].name) == 0 || strcmp(m[i].address, m[j].address) == 0 ||
-                m[i].id == m[j].id) {
-                log_error("--initial-cluster: %s and %s have the same name or address", m[j].name,
-                          m[i].name);
-                return KEEL_E_INVALID;
-            }
-    if (find_member(m, node->member_count, node->identity.id) == NULL) {
-        log_error("--initial-cluster does not name this node (%s): add %s=HOST:PORT to it",
-                  node->options->name, node->options->name);
-        return KEEL_E_INVALID;
-    }
-    return 0;
-}
-
-/* ---- identity ---- */
-
-static int identity_bootstrap(struct node *node)
-{
-    const struct node_options *o = node->options;
-
-    if (!o->bootstrap) {
-        log_error("the data directory %s is empty: --bootstrap starts a new cluster in it; if this "
-                  "node was a member before, its data are lost: remove it from the cluster and add "
-                  "it again",
-                  o->data_dir);
-        return KEEL_E_INVALID;
-    }
-    if (o->initial_cluster == NULL) {
-        log_error("--bootstrap needs --initial-cluster n1=HOST:PORT,n2=HOST:PORT,…");
-        return KEEL_E_INVALID;
-    }
-    node->identity.cluster_id = identity_cluster_id(o->cluster_token, o->initial_cluster);
-    node->identity.id = identity_node_id(o->cluster_token, o->name);
-    node->identity.incarnation = random_u64();
-    snprintf(node->identity.name, sizeof node->identity.name, "%s", o->name);
-    snprintf(node->identity.token, sizeof node->identity.token, "%s", o->cluster_token);
-    node->identity_is_new = true;
-    int err = parse_members(node, o->initial_cluster);
-
-    return err != 0 ? err : check_members(node);
-}
-
-static int identity_check(struct node *node)
-{
-    const struct node_options *o = node->options;
-
-    if (strcmp(o->name, node->identity.name) != 0) {
-        log_error("the data directory %s belongs to node %s, not to %s: correct --name or "
-                  "--data-dir",
-                  o->data_dir, node->identity.name, o->name);
-        return KEEL_E_INVALID;
-    }
-    if (strcmp(o->cluster_token, node->identity.token) != 0) {
-        log_error("the data directory %s belongs to the cluster '%s', not to '%s': correct "
-                  "--cluster-token or --data-dir",
-                  o->data_dir, node->identity.token, o->cluster_token);
-        return KEEL_E_INVALID;
-    }
-    if (o->bootstrap)
-        log_info("--bootstrap is ignored: the data directory has a cluster already");
-    if (o->initial_cluster != NULL &&
-        identity_cluster_id(o->cluster_token, o->initial_cluster) != node->identity.cluster_id)
-        log_warning("--initial-cluster differs from the one at bootstrap and is ignored: "
-                    "membership comes from the data directory");
-    return o->initial_cluster != NULL ? parse_members(node, o->initial_cluster) : 0;
-}
-
-static int open_data_dir(struct node *node)
-{
-    const struct node_options *o = node->options;
-    char why[512];
-    int err = data_dir_lock(o->data_dir, o->bootstrap, &node->dir_fd, why, sizeof why);
-
-    if (err == 0) {
-        err = identity_load(node->dir_fd, &node->identity, why, sizeof why);
-        if (err == 0)
-            return identity_check(node);
-        if (err == KEEL_E_NOTFOUND)
-            return identity_bootstrap(node);
-    }
-    log_error("%s", why);
-    return err;
-}
 
 /* --wal-dir, absolute, since the working directory becomes the data directory. */
 static int wal_dir_prepare(struct node *node, char *why, size_t why_size)
@@ -209,9 +61,6 @@ static int prepare_mount(struct node *node)
 
 /* ---- local state ---- */
 
-#define STORE_ADVICE \
-    "; restore the data directory from a backup, or remove this member and add it again"
-
 /* LMDB trusts the pointers in its pages: damage there is a fault in its map. The scan at the start
  * looks at every page that can have this. */
 static void on_store_fault(int signum)
@@ -225,15 +74,20 @@ static void on_store_fault(int signum)
     _exit(1);
 }
 
-static int read_store(struct node *node, uint64_t map_bytes, char *why, size_t why_size)
+/* installed: the snapshot whose installation was interrupted, if one was. */
+static int read_store(struct node *node, struct snapshot_info *ret_installed, char *why,
+                      size_t why_size)
 {
     const struct sigaction fault = { .sa_handler = on_store_fault };
     struct sigaction segv, bus;
 
     sigaction(SIGSEGV, &fault, &segv);
     sigaction(SIGBUS, &fault, &bus);
-    int err = kv_lmdb_open("store", map_bytes, &node->kv, why, why_size);
+    int err = store_install_recover(node->map_bytes, &ret_installed->index, &ret_installed->term,
+                                    why, why_size);
 
+    if (err == 0)
+        err = kv_lmdb_open(STORE_DIR, node->map_bytes, &node->kv, why, why_size);
     if (err == 0)
         err = mvcc_open(node->kv, &node->mvcc, why, why_size);
     sigaction(SIGSEGV, &segv, NULL);
@@ -241,44 +95,48 @@ static int read_store(struct node *node, uint64_t map_bytes, char *why, size_t w
     return err;
 }
 
-static int open_store(struct node *node)
+static int open_store(struct node *node, struct snapshot_info *ret_installed)
 {
     char why[1024];
-    uint64_t map_bytes = node->options->quota_bytes * 4;
 
-    if (map_bytes < MAP_BYTES_MIN)
-        map_bytes = MAP_BYTES_MIN;
-    int err = read_store(node, map_bytes, why, sizeof why);
+    node->map_bytes = node->options->quota_bytes * 4;
+    if (node->map_bytes < MAP_BYTES_MIN)
+        node->map_bytes = MAP_BYTES_MIN;
+    int err = read_store(node, ret_installed, why, sizeof why);
 
     if (err != 0) {
         log_error("store: %s%s", why, err == KEEL_E_CORRUPT ? STORE_ADVICE : "");
         return err;
     }
-    err = apply_new(node->mvcc, node->members, node->member_count, &node->apply);
+    err = apply_new(node->mvcc, &node->apply);
     mvcc_read_end(node->mvcc);
     if (err != 0)
         log_error("store: the cluster's state in it cannot be read: %s", keel_strerror(err));
     return err;
 }
 
-static int open_log(struct node *node, struct wal_recovery *ret_recovery)
+/* How much log is kept for followers that lag; it goes by whole segments. */
+static uint64_t segment_bytes(const struct node *node)
 {
-    const char *dir = node->wal_dir != NULL ? node->wal_dir : "wal";
-    char why[1024];
-    int sys_err;
-    int err = disk_posix_open(dir, &node->disk, &sys_err);
+    uint64_t bytes = node->log_kept_bytes / SEGMENTS_KEPT / WAL_STEP_BYTES * WAL_STEP_BYTES;
 
-    if (err != 0) {
-        log_error("log: cannot open the directory %s: %s", dir, strerror(sys_err));
-        return err;
-    }
+    return bytes < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : bytes;
+}
+
+static int recover_log(struct node *node, const struct snapshot_info *installed,
+                       struct wal_recovery *ret_recovery)
+{
     const struct wal_options options = {
         .cluster_id = node->identity.cluster_id,
         .node_id = node->identity.id,
         .store_applied = mvcc_applied_index(node->mvcc),
+        .segment_bytes = segment_bytes(node),
+        .install_index = installed->index,
+        .install_term = installed->term,
     };
+    char why[1024];
+    int err = wal_open(node->disk, &options, &node->wal, ret_recovery, why, sizeof why);
 
-    err = wal_open(node->disk, &options, &node->wal, ret_recovery, why, sizeof why);
     if (err != 0)
         log_error("log: %s", why);
     else if (ret_recovery->tail_cut)
@@ -288,12 +146,54 @@ static int open_log(struct node *node, struct wal_recovery *ret_recovery)
     return err;
 }
 
+/* The log of a new cluster begins with its members, on each of them. */
+static int write_first_entry(struct node *node)
+{
+    struct wal_batch *batch = keel_calloc(1, sizeof *batch);
+
+    batch->has_hard_state = true;
+    batch->hard_state = (struct raft_hard_state){ .term = 1, .commit = 1 };
+    batch->entries = keel_malloc(sizeof *batch->entries);
+    batch->entries[0] = apply_first_entry(node->members, node->member_count);
+    batch->count = 1;
+    int err = wal_write(node->wal, &batch, 1);
+
+    wal_batch_free(batch);
+    if (err != 0)
+        log_error("log: the first entry cannot be written: %s", keel_strerror(err));
+    return err;
+}
+
+static int open_log(struct node *node, const struct snapshot_info *installed,
+                    struct wal_recovery *ret_recovery)
+{
+    const char *dir = node->wal_dir != NULL ? node->wal_dir : "wal";
+    int sys_err;
+    int err = disk_posix_open(dir, &node->disk, &sys_err);
+
+    if (err != 0) {
+        log_error("log: cannot open the directory %s: %s", dir, strerror(sys_err));
+        return err;
+    }
+    err = recover_log(node, installed, ret_recovery);
+    /* a start that was interrupted here may have left the log without it */
+    if (err != 0 || !node->identity_is_new || node->member_count == 0 ||
+        ret_recovery->last_index != 0)
+        return err;
+    err = write_first_entry(node);
+    if (err != 0)
+        return err;
+    node->wal = wal_close(node->wal);
+    wal_recovery_free(ret_recovery);
+    return recover_log(node, installed, ret_recovery);
+}
+
 static void make_replica(struct node *node, struct wal_recovery *recovery)
 {
     const struct node_options *o = node->options;
     struct replica_options options = {
         .incarnation = node->identity.incarnation,
-        .nonce = random_u64(),
+        .nonce = node_random(),
         .request_timeout_us = o->request_timeout_ms * 1000,
         .lease_reads = !o->no_lease_reads,
         .first_file_size_bytes = o->file_size_bytes,
@@ -303,10 +203,12 @@ static void make_replica(struct node *node, struct wal_recovery *recovery)
     raft_options_init(&options.raft);
     options.raft.id = node->identity.id;
     options.raft.hard_state = recovery->hard_state;
-    options.raft.first_stored_index = 1;
+    options.raft.first_stored_index = recovery->first_index;
     options.raft.entries = recovery->entries;
     options.raft.entry_count = recovery->count;
-    options.raft.seed = random_u64();
+    options.raft.seed = node_random();
+    if (node->log_kept_bytes < options.raft.tail_bytes)
+        options.raft.tail_bytes = (size_t)node->log_kept_bytes;
     options.raft.heartbeat_us = o->heartbeat_ms * 1000;
     options.raft.election_timeout_us = o->election_timeout_ms * 1000;
     options.raft.lease_us = o->lease_ms * 1000;
@@ -332,15 +234,33 @@ static int settle_identity(struct node *node, const struct wal_recovery *recover
     return KEEL_E_CORRUPT;
 }
 
+static int finish_install(const struct snapshot_info *installed)
+{
+    char why[1024];
+
+    if (installed->index == 0)
+        return 0;
+    log_info("the snapshot up to entry %" PRIu64 " that was being installed is in place",
+             installed->index);
+    int err = store_install_finish(why, sizeof why);
+
+    if (err != 0)
+        log_error("%s", why);
+    return err;
+}
+
 static int open_local_state(struct node *node)
 {
     struct wal_recovery recovery = { 0 };
-    int err = open_store(node);
+    struct snapshot_info installed = { 0 };
+    int err = open_store(node, &installed);
 
     if (err == 0)
-        err = open_log(node, &recovery);
+        err = open_log(node, &installed, &recovery);
     if (err == 0)
         err = settle_identity(node, &recovery);
+    if (err == 0)
+        err = finish_install(&installed);
     if (err == 0) {
         log_info("recovered: applied %" PRIu64 ", log %" PRIu64 ", revision %" PRIu64,
                  mvcc_applied_index(node->mvcc), recovery.last_index, mvcc_revision(node->mvcc));
@@ -373,12 +293,28 @@ static int check_listen(const struct node *node, const char *address)
  * any more. */
 static int check_first_listen(const struct node *node)
 {
-    const struct apply_member *self =
-        find_member(node->members, node->member_count, node->identity.id);
-
     if (node->options->listen_peer != NULL)
         return check_listen(node, node->options->listen_peer);
-    return node->identity_is_new ? check_listen(node, self->address) : 0;
+    for (size_t i = 0; node->identity_is_new && i < node->member_count; i++)
+        if (node->members[i].id == node->identity.id)
+            return check_listen(node, node->members[i].address);
+    return 0;
+}
+
+/* The configuration that this node knows may not have it yet: then, as it was told when it joined.
+ */
+static const char *own_address(const struct node *node, const struct peer_member *members,
+                               size_t count)
+{
+    const struct identity *identity = &node->identity;
+
+    for (size_t i = 0; i < count; i++)
+        if (members[i].id == identity->id)
+            return members[i].address;
+    for (size_t i = 0; i < identity->member_count; i++)
+        if (identity->members[i].id == identity->id)
+            return identity->members[i].address;
+    return NULL;
 }
 
 static int open_peers(struct node *node)
@@ -392,19 +328,19 @@ static int open_peers(struct node *node)
         .level = KEEL_SEMANTICS_LEVEL,
     };
     struct peer_events events = node_peer_events;
-    const struct apply_member *members = apply_members(node->apply, &options.member_count);
-    const struct apply_member *self = find_member(members, options.member_count, node->identity.id);
     char why[512];
 
+    options.member_count = node_members(node, options.members, &options.config_index);
     if (options.listen == NULL)
-        options.listen = self->address;
+        options.listen = own_address(node, options.members, options.member_count);
+    if (options.listen == NULL) {
+        log_error("where to listen is not known: --listen-peer HOST:PORT tells it");
+        return KEEL_E_INVALID;
+    }
     int err = check_listen(node, options.listen);
 
     if (err != 0)
         return err;
-    for (size_t i = 0; i < options.member_count; i++)
-        options.members[i] =
-            (struct peer_member){ members[i].id, members[i].name, members[i].address };
     events.arg = node;
     err = peer_pool_new(&node->loop, &options, &events, &node->peers, why, sizeof why);
 
@@ -427,6 +363,12 @@ static bool info_connected(void *arg, uint64_t peer)
     struct node *node = arg;
 
     return node->peers != NULL && peer_connected(node->peers, peer);
+}
+
+static bool info_member_ok(void *arg, const char *name, const char *address)
+{
+    (void)arg;
+    return node_name_ok(name) && node_address_ok(address);
 }
 
 static void on_fs_gone(void *arg)
@@ -456,6 +398,7 @@ static int open_mount(struct node *node)
         .arg = node,
         .status = info_status,
         .peer_connected = info_connected,
+        .member_ok = info_member_ok,
     };
     char why[512];
     int err = fs_mount(&node->loop, node->replica, &options, &info, &node->fs, why, sizeof why);
@@ -641,7 +584,7 @@ static int check_options(const struct node_options *o)
         log_error("--name, --data-dir and a mount point are needed; see keelfs --help");
         return KEEL_E_INVALID;
     }
-    if (!name_is_plain(o->name) || !name_is_plain(o->cluster_token)) {
+    if (!node_name_ok(o->name) || (o->cluster_token != NULL && !node_name_ok(o->cluster_token))) {
         log_error("--name and --cluster-token are 1 to 63 letters, digits, '_', '.' or '-'");
         return KEEL_E_INVALID;
     }
@@ -649,6 +592,14 @@ static int check_options(const struct node_options *o)
         o->lease_ms >= o->election_timeout_ms) {
         log_error("--election-timeout must be at least 4 heartbeat intervals, and longer than the "
                   "leader lease");
+        return KEEL_E_INVALID;
+    }
+    if (o->bootstrap && o->join != NULL) {
+        log_error("--bootstrap founds a cluster, --join enters one: give one of them");
+        return KEEL_E_INVALID;
+    }
+    if (o->join != NULL && !node_address_ok(o->join)) {
+        log_error("--join: '%s' is not HOST:PORT", o->join);
         return KEEL_E_INVALID;
     }
     return 0;
@@ -668,7 +619,7 @@ static int start(struct node *node)
     int err = check_options(node->options);
 
     if (err == 0)
-        err = open_data_dir(node);
+        err = node_open_data_dir(node);
     if (err == 0)
         err = check_first_listen(node);
     if (err == 0)
@@ -682,6 +633,11 @@ static int start(struct node *node)
     node_workers_start(node);
     start_loop_handles(node);
     replica_pump(node->replica); /* replays what the log knows to be committed */
+    if (replica_is_removed(node->replica)) {
+        removal_note(node->dir_fd);
+        log_error("%s", NODE_REMOVED);
+        return KEEL_E_REMOVED;
+    }
     err = open_peers(node);
     if (err == 0)
         err = open_mount(node);
@@ -694,6 +650,8 @@ int node_run(const struct node_options *options)
 
     node->env.ops = &node_env_ops;
     node->options = options;
+    node->log_kept_bytes =
+        options->log_kept_bytes != 0 ? options->log_kept_bytes : KEEL_LOG_KEPT_BYTES;
     node->dir_fd = -1;
     signal(SIGPIPE, SIG_IGN);
     umask(0077);

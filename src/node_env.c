@@ -1,11 +1,13 @@
 /* The world of a replica on a real machine: clocks, the log thread, the store thread, peers, the
- * mount. */
+ * mount. Its snapshots are in node_snapshot.c. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
 
 #include "check.h"
+#include "command.h"
 #include "err.h"
 #include "log.h"
 #include "node_internal.h"
@@ -55,11 +57,15 @@ static void env_send(struct keel_env *env, uint64_t to, struct keel_message *msg
 
 /* ---- the log thread ---- */
 
-/* One request to it: a batch to append, or entries to read. */
+enum wal_verb { WAL_APPEND, WAL_READ, WAL_LET_GO };
+
 struct wal_work {
     struct work work;
-    struct wal_batch *batch; /* NULL: a read: */
-    uint64_t peer, first, prev_term;
+    enum wal_verb verb;
+    struct wal_batch *batch; /* WAL_APPEND */
+    uint64_t peer, prev_term;
+    uint64_t first; /* WAL_READ; WAL_LET_GO: of the log afterwards */
+    uint64_t index; /* WAL_LET_GO */
     size_t max_bytes;
     struct raft_entry *entries;
     size_t count;
@@ -95,6 +101,17 @@ static void read_entries(struct node *node, struct wal_work *w)
         w->count = 0;
 }
 
+static void let_go(struct node *node, struct wal_work *w)
+{
+    int err = wal_release(node->wal, w->index, node->log_kept_bytes);
+
+    if (err != 0)
+        keel_fatal("the log cannot be shortened (%s); check its disk before the node is started "
+                   "again",
+                   keel_strerror(err));
+    w->first = wal_first_index(node->wal);
+}
+
 /* All batches that are waiting become durable with one sync. */
 static void wal_run(void *arg, struct work *list)
 {
@@ -106,14 +123,16 @@ static void wal_run(void *arg, struct work *list)
     for (struct work *item = list; item != NULL; item = item->next) {
         struct wal_work *w = wal_work_of(item);
 
-        if (w->batch != NULL)
+        if (w->verb == WAL_APPEND)
             batches[count++] = w->batch;
-        if (count == GROUP_MAX || w->batch == NULL) {
+        if (count == GROUP_MAX || w->verb != WAL_APPEND) {
             write_batches(node, batches, count);
             count = 0;
         }
-        if (w->batch == NULL)
+        if (w->verb == WAL_READ)
             read_entries(node, w);
+        else if (w->verb == WAL_LET_GO)
+            let_go(node, w);
     }
     write_batches(node, batches, count);
 }
@@ -155,12 +174,18 @@ static void wal_done(void *arg, struct work *item)
     struct node *node = arg;
     struct wal_work *w = wal_work_of(item);
 
-    if (w->batch != NULL) {
+    switch (w->verb) {
+    case WAL_APPEND:
         replica_on_persisted(node->replica, w->batch->mark);
         wal_batch_free(w->batch);
-    } else {
+        break;
+    case WAL_READ:
         replica_on_log_read(node->replica, w->peer, w->first, w->prev_term, w->entries, w->count);
         raft_entries_free(w->entries, w->count);
+        break;
+    case WAL_LET_GO:
+        replica_on_log_released(node->replica, w->first);
+        break;
     }
     free(w);
 }
@@ -184,9 +209,19 @@ static void env_log_read(struct keel_env *env, uint64_t peer, uint64_t first, si
 {
     struct wal_work *w = keel_calloc(1, sizeof *w);
 
+    w->verb = WAL_READ;
     w->peer = peer;
     w->first = first;
     w->max_bytes = max_bytes;
+    worker_submit(&node_of(env)->wal_worker, &w->work);
+}
+
+static void env_log_release(struct keel_env *env, uint64_t index)
+{
+    struct wal_work *w = keel_calloc(1, sizeof *w);
+
+    w->verb = WAL_LET_GO;
+    w->index = index;
     worker_submit(&node_of(env)->wal_worker, &w->work);
 }
 
@@ -194,6 +229,7 @@ static void env_log_read(struct keel_env *env, uint64_t peer, uint64_t first, si
 
 struct db_work {
     struct work work;
+    struct kv *kv; /* the store of when it was asked for */
     struct kv_batch *batch;
 };
 
@@ -204,10 +240,10 @@ static struct db_work *db_work_of(struct work *work)
 
 static void db_run(void *arg, struct work *list)
 {
-    struct node *node = arg;
-
+    (void)arg;
     for (struct work *item = list; item != NULL; item = item->next) {
-        int err = node->kv->ops->write(node->kv, db_work_of(item)->batch);
+        struct db_work *w = db_work_of(item);
+        int err = w->kv->ops->write(w->kv, w->batch);
 
         if (err != 0)
             keel_fatal("the store cannot be written: %s; nothing acknowledged is lost (it is in "
@@ -234,14 +270,50 @@ static void env_checkpoint(struct keel_env *env, struct kv_batch *batch_take)
 {
     struct db_work *w = keel_calloc(1, sizeof *w);
 
+    w->kv = node_of(env)->kv;
     w->batch = batch_take;
     worker_submit(&node_of(env)->db_worker, &w->work);
 }
+
+/* ---- snapshots ---- */
+
+static void env_snapshot_make(struct keel_env *env)
+{
+    node_snapshot_make(node_of(env));
+}
+
+static void env_snapshot_read(struct keel_env *env, uint64_t peer, uint64_t offset, size_t bytes)
+{
+    node_snapshot_read(node_of(env), peer, offset, bytes);
+}
+
+static void env_snapshot_drop(struct keel_env *env)
+{
+    node_snapshot_drop(node_of(env));
+}
+
+static void env_snapshot_store(struct keel_env *env, uint64_t offset, struct keel_buf *bytes_take)
+{
+    node_snapshot_store(node_of(env), offset, bytes_take);
+}
+
+static void env_snapshot_install(struct keel_env *env)
+{
+    node_snapshot_install(node_of(env));
+}
+
+static void env_snapshot_finish(struct keel_env *env)
+{
+    node_snapshot_finish(node_of(env));
+}
+
+/* ---- the threads ---- */
 
 void node_workers_start(struct node *node)
 {
     worker_start(&node->wal_worker, &node->loop, &wal_worker_ops, node, WAL_IDLE_MS);
     worker_start(&node->db_worker, &node->loop, &db_worker_ops, node, 0);
+    node_snapshots_start(node);
     node->workers_running = true;
 }
 
@@ -249,9 +321,10 @@ void node_workers_stop(struct node *node)
 {
     if (!node->workers_running)
         return;
+    node->workers_running = false;
     worker_stop(&node->wal_worker);
     worker_stop(&node->db_worker);
-    node->workers_running = false;
+    node_snapshots_stop(node);
 }
 
 /* ---- what the replica tells ---- */
@@ -268,9 +341,36 @@ static void env_lease_lost(struct keel_env *env, uint64_t lease)
         fs_lease_lost(node_of(env)->fs, lease);
 }
 
+/* The replica has said so in the log; the mount says it to whoever asks. */
+static void check_removed(struct node *node)
+{
+    if (node->told_removed || !replica_is_removed(node->replica))
+        return;
+    node->told_removed = true;
+    removal_note(node->dir_fd);
+    sd_notify(0, "STATUS=removed from the cluster");
+}
+
+/* Incarnations are looked up at each handshake. */
 static void env_members_changed(struct keel_env *env)
 {
-    (void)env; /* incarnations are looked up at each handshake; members do not change yet */
+    struct node *node = node_of(env);
+    struct peer_member members[KEEL_MEMBERS_MAX];
+    uint64_t config_index;
+
+    if (node->peers == NULL)
+        return; /* they are opened with what there is then */
+    size_t count = node_members(node, members, &config_index);
+
+    peer_pool_set_members(node->peers, members, count, config_index);
+    check_removed(node);
+    node_report(node);
+}
+
+static void env_reloaded(struct keel_env *env)
+{
+    if (node_of(env)->fs != NULL)
+        fs_reloaded(node_of(env)->fs);
 }
 
 static void env_note(struct keel_env *env, const char *line)
@@ -285,10 +385,18 @@ const struct keel_env_ops node_env_ops = {
     .send = env_send,
     .log_append = env_log_append,
     .log_read = env_log_read,
+    .log_release = env_log_release,
     .checkpoint = env_checkpoint,
+    .snapshot_make = env_snapshot_make,
+    .snapshot_read = env_snapshot_read,
+    .snapshot_drop = env_snapshot_drop,
+    .snapshot_store = env_snapshot_store,
+    .snapshot_install = env_snapshot_install,
+    .snapshot_finish = env_snapshot_finish,
     .changed = env_changed,
     .lease_lost = env_lease_lost,
     .members_changed = env_members_changed,
+    .reloaded = env_reloaded,
     .note = env_note,
 };
 
@@ -309,9 +417,13 @@ static void forget_refusal(struct node *node, uint64_t peer)
 void node_report(struct node *node)
 {
     struct keel_text text = { 0 };
-    size_t count;
-    const struct apply_member *members = apply_members(node->apply, &count);
+    struct peer_member members[KEEL_MEMBERS_MAX];
+    uint64_t config_index;
+    size_t count = node_members(node, members, &config_index);
     const char *between = ", not connected: ";
+
+    if (node->told_removed)
+        return;
 
     keel_text_printf(&text, "STATUS=mounted on %s", node->mount_point);
     for (size_t i = 0; i < count; i++) {
@@ -352,23 +464,79 @@ static bool on_incarnation_ok(void *arg, uint64_t peer, uint64_t incarnation)
     for (size_t i = 0; i < count; i++)
         if (members[i].id == peer)
             return members[i].incarnation == 0 || members[i].incarnation == incarnation;
-    return false;
+    return true; /* none is on record */
 }
 
 /* One peer may be wrong itself; most of them are not: then this node has nothing to do here. */
 static void on_refused(void *arg, uint64_t peer, const char *why)
 {
     struct node *node = arg;
-    size_t count;
+    struct peer_member members[KEEL_MEMBERS_MAX];
+    uint64_t config_index;
+    size_t count = node_members(node, members, &config_index), others = 0;
 
-    apply_members(node->apply, &count);
+    if (node->told_removed)
+        return; /* it stays, and says so */
+    for (size_t i = 0; i < count; i++)
+        others += members[i].id != node->identity.id;
     forget_refusal(node, peer);
     if (node->refusals < KEEL_MEMBERS_MAX)
         node->refused_by[node->refusals++] = peer;
-    if (node->refusals * 2 <= count - 1)
+    if (node->refusals * 2 <= others)
         return;
-    log_error("refused by %zu of %zu other members, stopping: %s", node->refusals, count - 1, why);
+    log_error("refused by %zu of %zu other members, stopping: %s", node->refusals, others, why);
     node_stop(node, 1);
+}
+
+/* ---- a new node ---- */
+
+static struct keel_buf *pack_welcome(const struct node *node, uint64_t id,
+                                     const struct apply_member *members, size_t count)
+{
+    Keel__Welcome welcome = KEEL__WELCOME__INIT;
+    Keel__MemberState states[KEEL_MEMBERS_MAX], *pointers[KEEL_MEMBERS_MAX];
+
+    for (size_t i = 0; i < count; i++) {
+        keel__member_state__init(&states[i]);
+        states[i].id = members[i].id;
+        states[i].name = members[i].name;
+        states[i].address = members[i].address;
+        states[i].voter = members[i].voter;
+        pointers[i] = &states[i];
+    }
+    welcome.cluster_id = node->identity.cluster_id;
+    welcome.id = id;
+    welcome.token = (char *)(uintptr_t)node->identity.token;
+    welcome.n_members = count;
+    welcome.members = pointers;
+    struct keel_buf *buf = keel_buf_new(keel__welcome__get_packed_size(&welcome));
+
+    keel__welcome__pack(&welcome, buf->data);
+    return buf;
+}
+
+/* Once a member has been in touch it has data, and nobody else may come under its name. */
+static struct keel_buf *on_join(void *arg, const char *name, uint64_t incarnation, char *ret_why,
+                                size_t why_size)
+{
+    struct node *node = arg;
+    size_t count;
+    const struct apply_member *members = apply_members(node->apply, &count);
+
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(members[i].name, name) != 0)
+            continue;
+        if (members[i].incarnation == 0 || members[i].incarnation == incarnation)
+            return pack_welcome(node, members[i].id, members, count);
+        snprintf(ret_why, why_size,
+                 "%s has joined already with another data directory: remove it and add it again",
+                 name);
+        return NULL;
+    }
+    snprintf(ret_why, why_size,
+             "%s is not a member: run `keelctl members add %s HOST:PORT` on a member first", name,
+             name);
+    return NULL;
 }
 
 const struct peer_events node_peer_events = {
@@ -378,4 +546,5 @@ const struct peer_events node_peer_events = {
     .alive = on_alive,
     .incarnation_ok = on_incarnation_ok,
     .refused = on_refused,
+    .join = on_join,
 };

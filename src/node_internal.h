@@ -1,5 +1,5 @@
-/* Shared by node.c (start, stop, loop) and node_env.c (the replica's world: threads and sockets).
- */
+/* Shared by node.c (start, stop, loop), node_identity.c (who this node is), node_env.c (the
+ * replica's world: threads and sockets) and node_snapshot.c (the snapshots in it). */
 #ifndef KEEL_NODE_INTERNAL_H
 #define KEEL_NODE_INTERNAL_H
 
@@ -14,6 +14,16 @@
 #include "replica.h"
 #include "wal/wal.h"
 #include "worker.h"
+
+#define DEFAULT_TOKEN "keelfs"
+#define STORE_DIR "store"
+#define STORE_ADVICE \
+    "; restore the data directory from a backup, or remove this member and add it again"
+
+#define NODE_REMOVED                                                                           \
+    "this node has been removed from the cluster; stop it, and delete its data directory. To " \
+    "take "                                                                                    \
+    "it in again: keelctl members add on a member, and keelfs --join with an empty directory"
 
 enum node_phase {
     NODE_STARTING,
@@ -56,19 +66,44 @@ struct node {
     struct replica *replica;
     struct peer_pool *peers;
     struct fs *fs;
-    struct worker wal_worker, db_worker;
+    struct worker wal_worker, db_worker, snap_worker;
+    struct snapshots *snapshots; /* node_snapshot.c's */
+    uint64_t map_bytes, log_kept_bytes;
     size_t wal_written_bytes; /* the log thread's: since it last filled ahead */
     bool workers_running;
     uint64_t refused_by[KEEL_MEMBERS_MAX]; /* peers that do not take us for who we say */
     size_t refusals;
+    bool told_removed;
 };
 
 extern const struct keel_env_ops node_env_ops;
 extern const struct peer_events node_peer_events; /* arg is filled in */
 
-/* The wal and store threads. Stopping writes what is still queued. */
+/* Locks the data directory and finds out who this node is, if need be by asking to be let in. */
+int node_open_data_dir(struct node *node);
+bool node_name_ok(const char *name);
+bool node_address_ok(const char *address);
+uint64_t node_random(void); /* never 0 */
+
+/* Who the members are, as far as this node knows: as applied, or as it was told when it joined
+ * (config_index 0). The strings are borrowed. */
+size_t node_members(const struct node *node, struct peer_member ret[KEEL_MEMBERS_MAX],
+                    uint64_t *ret_config_index);
+
+/* The wal, store and snapshot threads. Stopping writes what is still queued. */
 void node_workers_start(struct node *node);
 void node_workers_stop(struct node *node);
+
+/* ---- node_snapshot.c: the snapshots of keel_env_ops, on a thread of their own ---- */
+
+void node_snapshots_start(struct node *node);
+void node_snapshots_stop(struct node *node);
+void node_snapshot_make(struct node *node);
+void node_snapshot_read(struct node *node, uint64_t peer, uint64_t offset, size_t bytes);
+void node_snapshot_drop(struct node *node);
+void node_snapshot_store(struct node *node, uint64_t offset, struct keel_buf *bytes_take);
+void node_snapshot_install(struct node *node);
+void node_snapshot_finish(struct node *node);
 
 /* Begins a stop; exit_code is that of the process. Safe to call again. */
 void node_stop(struct node *node, int exit_code);
