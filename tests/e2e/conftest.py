@@ -14,9 +14,8 @@ import keel  # noqa: E402
 
 
 def _started(nodes, flags):
-    binary = os.environ.get("KEELFS", os.path.join(keel.ROOT, "build", "keelfs"))
-    if not os.access(binary, os.X_OK):
-        pytest.fail(f"there is no {binary}: run tools/build first, or set KEELFS", pytrace=False)
+    if not os.access(keel.BINARY, os.X_OK):
+        pytest.fail(f"there is no {keel.BINARY}: run tools/build first, or set KEELFS", pytrace=False)
     cluster = keel.Cluster(nodes, flags)
     try:
         return cluster.up()
@@ -105,6 +104,6 @@ def pytest_runtest_makereport(item, call):
         return
     for value in getattr(item, "funcargs", {}).values():
         if isinstance(value, keel.Cluster):
-            for i in value.nodes():
+            for i in value.all_nodes():
                 tail = "\n".join(value.log(i).splitlines()[-30:])
                 report.sections.append((f"end of n{i}'s log", tail))

@@ -18,6 +18,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.path.join(ROOT, "tools", "cluster")
+BINARY = os.environ.get("KEELFS", os.path.join(ROOT, "build", "keelfs"))
+KEELCTL = os.environ.get("KEELCTL", os.path.join(os.path.dirname(BINARY), "keelctl"))
 
 # One of these in a node's log fails the test, unless the test has said that it expects it.
 SUSPECT = re.compile(
@@ -188,7 +190,8 @@ class Cluster:
     """N nodes, numbered from 1, started by tools/cluster in a directory of their own."""
 
     def __init__(self, nodes=3, flags=()):
-        self.count = nodes
+        self.count = nodes  # the highest number
+        self.removed = set()  # by self.remove
         self.flags = list(flags)
         self.dir = os.path.realpath(tempfile.mkdtemp(prefix=f"keel-e2e-{os.getpid()}-"))
         os.chmod(self.dir, 0o711)  # tests act as other users on the mounts, too
@@ -208,6 +211,17 @@ class Cluster:
         self.is_up = True
         self.tool("up", "-n", self.count, *extra)
         return self
+
+    def add(self, i):
+        """Adds node I as a learner, and starts it."""
+        self.count = max(self.count, i)
+        self.tool("add", i)
+        self.removed.discard(i)
+
+    def remove(self, i):
+        """Removes node I, stops it and deletes its data."""
+        self.tool("remove", i)
+        self.removed.add(i)
 
     def down(self):
         self.tool("down", timeout=60)
@@ -232,15 +246,18 @@ class Cluster:
         leader = self.leader()
         return [i for i in self.nodes() if i != leader]
 
-    def nodes(self):
+    def all_nodes(self):
         return range(1, self.count + 1)
+
+    def nodes(self):
+        return [i for i in self.all_nodes() if i not in self.removed]
 
     def pid(self, i):
         with open(os.path.join(self.dir, f"n{i}", "pid")) as file:
             return int(file.read())
 
     def _note_sessions(self):
-        for i in self.nodes():
+        for i in self.all_nodes():
             try:
                 self.sessions.add(self.pid(i))
             except (FileNotFoundError, ValueError):
@@ -303,6 +320,19 @@ class Cluster:
         lines = self.read(i, "@keel/status", timeout).decode().splitlines()
         return dict(line.split(": ", 1) for line in lines)
 
+    def keelctl(self, i, *arguments, **options):
+        """keelctl on node I's mount; its result."""
+        return run([KEELCTL, "--mount", self.mnt(i), *map(str, arguments)], **options)
+
+    def members(self, i, timeout=10):
+        """What node I says of the members: their fields by name."""
+        lines = self.read(i, "@keel/members", timeout).decode().splitlines()
+        fields = [dict(field.split("=", 1) for field in line.split(" ")) for line in lines]
+        return {member["name"]: member for member in fields}
+
+    def voters(self, i):
+        return sorted(name for name, member in self.members(i).items() if member["voter"] == "yes")
+
     def run(self, command, i=None, **options):
         """A command (bash, if a string), with node I's mount as its working directory."""
         if i is not None:
@@ -323,7 +353,7 @@ class Cluster:
     def suspect_lines(self):
         return [
             f"n{i}: {line}"
-            for i in self.nodes()
+            for i in self.all_nodes()
             for line in self.log(i).splitlines()
             if SUSPECT.search(line) and not any(re.search(e, line) for e in self.expected_log)
         ]

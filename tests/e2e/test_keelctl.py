@@ -1,11 +1,8 @@
 """keelctl through real mounts: what it prints, how it finds its mount, and that it never hangs."""
 
 import json
-import os
 
-from keel import ROOT, run
-
-KEELCTL = os.environ.get("KEELCTL", os.path.join(ROOT, "build", "keelctl"))
+from keel import KEELCTL, run
 
 
 def keelctl(*arguments, check=True, **options):
@@ -84,9 +81,16 @@ def test_troubles_are_told_with_what_to_do(shared_cluster, tmp_path):
         (["--mount", tmp_path, "status"], 1, "not the mount point of a running keelfs node"),
         (["--mount", mount, "log", "no/such"], 1, "no such key"),
         (["--mount", mount, "log", "/etc/passwd"], 2, "not in the mount"),
-        (["--mount", mount, "compact", "7"], 2, "the commands are: status, members, log"),
+        (["--mount", mount, "compact", "7"], 2, "the commands are: status, members, transfer, log"),
         (["--mount", mount, "log"], 2, "usage: keelctl log PATH"),
         (["--mount", mount], 2, "which command?"),
+        (["--mount", mount, "members", "add", "n4"], 2, "usage: keelctl members"),
+        (["--mount", mount, "members", "add", "n4 x", "h:1"], 2, "usage: keelctl members"),
+        (["--mount", mount, "members", "remove", "n1", "n2"], 2, "usage: keelctl members"),
+        (["--mount", mount, "members", "demote", "n1"], 2, "usage: keelctl members"),
+        (["--mount", mount, "members", "apply"], 2, "usage: keelctl members"),
+        (["--mount", mount, "status", "--wait"], 2, "usage: keelctl status"),
+        (["--mount", mount, "transfer", "n1", "n2"], 2, "usage: keelctl transfer"),
         (["--timeout", "soon", "status"], 2, "--timeout"),
         (["--colour", "status"], 2, "--help"),
     ]:
@@ -97,7 +101,7 @@ def test_troubles_are_told_with_what_to_do(shared_cluster, tmp_path):
 
 def test_help_names_exactly_the_commands_that_there_are():
     text = keelctl("--help").stdout
-    for name in ["status", "members", "log PATH"]:
+    for name in ["status", "members [CHANGE]", "transfer [NAME]", "log PATH"]:
         assert f"\n  {name}" in text
     assert "compact" not in text and "lease" not in text
 
