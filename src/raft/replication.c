@@ -131,17 +131,17 @@ static size_t window_bytes(const struct raft_peer *peer)
     return room < KEEL_APPEND_BYTES ? room : KEEL_APPEND_BYTES;
 }
 
-/* How many entries from an array go into one append: at most `room` bytes, but one in any case when
- * nothing is in flight. */
+/* How many entries from an array go into one append: what there is room for, but at least `least`.
+ */
 static size_t batch_size(const struct raft_peer *peer, const struct raft_entry *entries,
-                         size_t count, size_t *ret_bytes)
+                         size_t count, size_t least, size_t *ret_bytes)
 {
     size_t room = window_bytes(peer), bytes = 0, n = 0;
 
     while (n < count) {
         size_t more = raft_entry_bytes(&entries[n]);
 
-        if (bytes + more > room && (n > 0 || peer->inflight_count > 0))
+        if (bytes + more > room && n >= least)
             break;
         bytes += more;
         n++;
@@ -183,7 +183,7 @@ static bool send_next(struct raft *r, struct raft_peer *peer)
         return false;
     }
     entries = raft_tail_at(&r->log, peer->next);
-    count = batch_size(peer, entries, (size_t)(last - prev), &bytes);
+    count = batch_size(peer, entries, (size_t)(last - prev), peer->inflight_count == 0, &bytes);
     if (count == 0)
         return false;
     raft_send(r, append_new(r, peer, prev, prev_term, entries, count));
@@ -388,9 +388,8 @@ void raft_on_fetched(struct raft *r, uint64_t now_us, uint64_t peer_id, uint64_t
     if (count == 0 || r->role != RAFT_LEADER || !peer->connected || peer->next != first ||
         !window_open(peer) || !fetched_makes_sense(r, entries, count, first, prev_term))
         return;
-    count = batch_size(peer, entries, count, &bytes);
-    if (count == 0)
-        return;
+    /* One goes in any case: it would only have to be read again. */
+    count = batch_size(peer, entries, count, 1, &bytes);
     raft_send(r, append_new(r, peer, first - 1, prev_term, entries, count));
     sent_entries(peer, prev_term, first + count - 1, bytes);
 }
