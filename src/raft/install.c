@@ -91,6 +91,8 @@ void raft_on_installed(struct raft *r, uint64_t now_us, uint64_t index, uint64_t
     KEEL_ASSERT(r->installing && r->role == RAFT_FOLLOWER && index > r->hard.commit);
     KEEL_ASSERT(config_index <= index);
     r->installing = false;
+    if (term > r->hard.term)
+        raft_become_follower(r, term, 0);
     void_log(r, index, term);
     raft_config_init(r, config, config_index);
     if (r->leader == 0)

@@ -36,6 +36,9 @@ static void load_log(struct raft *r, const struct raft_options *options)
     }
     last = raft_tail_last(&r->log);
     r->hard = options->hard_state;
+    /* A snapshot of a later term was installed, and the end came before the log said so. */
+    if (r->hard.term < options->base_term)
+        r->hard = (struct raft_hard_state){ .term = options->base_term };
     KEEL_ASSERT(r->hard.term >= raft_tail_last_term(&r->log));
     /* A commit index above the log would be one whose entries the log's recovery has cut. */
     if (r->hard.commit > last)
