@@ -385,8 +385,8 @@ static void tick_leader(struct raft *r)
     }
     if (r->transferee != 0 && r->now_us >= r->transfer_deadline_us)
         r->transferee = 0;
-    raft_maybe_commit(r);
-    if (r->now_us < r->heartbeat_deadline_us)
+    raft_maybe_commit(r); /* after which it may be no leader */
+    if (r->role != RAFT_LEADER || r->now_us < r->heartbeat_deadline_us)
         return;
     raft_reads_start_round(r, true);
     if (r->now_us >= r->heartbeat_deadline_us)

@@ -50,7 +50,7 @@ void raft_peer_release(struct raft *r, struct raft_peer *peer)
 {
     size_t at = (size_t)(peer - r->peers);
 
-    if (peer->member || peer->connected)
+    if (peer->member || (peer->connected && count_strangers(r) <= KEEL_MEMBERS_MAX))
         return;
     free(peer->inflight);
     r->peer_count--;
@@ -87,20 +87,20 @@ static void part(struct raft *r, struct raft_peer *peer)
     raft_peer_release(r, peer);
 }
 
-/* After every change of what counts. */
+/* After every change of what counts. Who is out goes first: so there is room for who is in. */
 static void adopt(struct raft *r)
 {
     uint64_t members[KEEL_MEMBERS_MAX];
+    size_t count;
 
     r->config = r->configs[r->config_count - 1].config;
-    size_t count = raft_config_members(&r->config, members);
-
-    for (size_t i = 0; i < count; i++)
-        if (members[i] != r->id)
-            join(r, members[i]);
     for (size_t i = r->peer_count; i-- > 0;)
         if (r->peers[i].member && !is_due_member(r, r->peers[i].id))
             part(r, &r->peers[i]);
+    count = raft_config_members(&r->config, members);
+    for (size_t i = 0; i < count; i++)
+        if (members[i] != r->id)
+            join(r, members[i]);
 }
 
 /* ---- what counts ---- */

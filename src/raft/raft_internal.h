@@ -242,7 +242,8 @@ void raft_membership_step(struct raft *r);
 bool raft_config_entry_valid(const struct raft_entry *entry);
 /* Finds a peer, or makes one (NULL: no room for strangers). */
 struct raft_peer *raft_peer_make(struct raft *r, uint64_t id);
-/* A peer that is neither a member nor connected is forgotten. */
+/* A peer that is neither a member nor connected is forgotten; of strangers, all that are too many.
+ */
 void raft_peer_release(struct raft *r, struct raft_peer *peer);
 
 /* ---- install.c ---- */
