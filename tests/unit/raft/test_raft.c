@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "raft/config.h"
 #include "raft/raft.h"
 #include "raft/tail.h"
 
@@ -18,25 +19,53 @@ static struct raft *node_new(size_t voters)
     return raft_new(&options, 1000000);
 }
 
-/* Takes everything that is ready; what there is to persist is durable at once. Returns the number
- * of messages. */
-static size_t drain(struct raft *r, uint64_t now_us)
+/* What has been handed out. */
+struct output {
+    size_t messages, to[4]; /* of all, and by receiver */
+    size_t append_bytes[4];
+    size_t fetches, snapshots;
+    uint64_t last_fetch;
+};
+
+static void count_message(struct output *out, const struct raft_message *msg)
+{
+    out->messages++;
+    if (msg->to >= KEEL_ARRAY_LEN(out->to))
+        return;
+    out->to[msg->to]++;
+    for (size_t i = 0; msg->type == RAFT_APPEND && i < msg->u.append.count; i++)
+        out->append_bytes[msg->to] += raft_entry_bytes(&msg->u.append.entries[i]);
+}
+
+/* Takes everything that is ready; what there is to persist is durable at once. */
+static struct output take(struct raft *r, uint64_t now_us)
 {
     struct raft_ready ready;
-    size_t messages = 0;
+    struct output out = { 0 };
 
     while (raft_ready(r, now_us, &ready)) {
         struct raft_mark mark = ready.mark;
         bool persist = ready.persist;
 
-        for (size_t i = 0; i < ready.message_count; i++)
+        for (size_t i = 0; i < ready.message_count; i++) {
+            count_message(&out, ready.messages[i]);
             raft_message_free(ready.messages[i]);
-        messages += ready.message_count;
+        }
+        out.fetches += ready.fetch_count;
+        out.snapshots += ready.snapshot_count;
+        if (ready.fetch_count > 0)
+            out.last_fetch = ready.fetches[0].first;
         raft_accept(r);
         if (persist)
             raft_on_persisted(r, now_us, mark);
     }
-    return messages;
+    return out;
+}
+
+/* The same; returns the number of messages. */
+static size_t drain(struct raft *r, uint64_t now_us)
+{
+    return take(r, now_us).messages;
 }
 
 static struct raft *single_leader_new(void)
@@ -86,6 +115,38 @@ static void proposals_wait_when_too_much_is_uncommitted(void **state)
     assert_int_equal(err, KEEL_E_AGAIN);
     assert_int_equal(taken, 63); /* each is a little more than 1 MiB */
     assert_int_equal(data->refs, 64);
+    raft_free(r);
+    assert_int_equal(data->refs, 1);
+    keel_buf_free(data);
+}
+
+/* A follower acknowledges everything up to an index. */
+static void acknowledge(struct raft *r, uint64_t now_us, uint64_t from, uint64_t index)
+{
+    struct raft_message ack = { .type = RAFT_APPEND_REPLY, .from = from, .to = 1, .term = 1 };
+
+    ack.u.append_reply.index = index;
+    ack.u.append_reply.sent_us = now_us;
+    raft_step(r, now_us, &ack);
+}
+
+static void proposals_go_on_once_a_majority_has_what_waits(void **state)
+{
+    struct raft *r = leader_new();
+    struct keel_buf *data = keel_buf_new(1 << 20);
+    uint64_t index;
+
+    (void)state;
+    memset(data->data, 0, data->len);
+    while (raft_propose(r, 3000000, keel_buf_ref(data), &index) == 0)
+        continue;
+    drain(r, 3000000);
+    assert_int_equal(raft_propose(r, 3000000, keel_buf_ref(data), &index), KEEL_E_AGAIN);
+    acknowledge(r, 3000000, 2, raft_last_index(r) - 1); /* the last one stays uncommitted */
+    for (int i = 0; i < 62; i++)
+        assert_int_equal(raft_propose(r, 3000000, keel_buf_ref(data), &index), 0);
+    assert_int_equal(raft_propose(r, 3000000, keel_buf_ref(data), &index), KEEL_E_AGAIN);
+    drain(r, 3000000);
     raft_free(r);
     assert_int_equal(data->refs, 1);
     keel_buf_free(data);
@@ -175,6 +236,403 @@ static void appends_in_flight_are_bounded_in_number(void **state)
     ack.u.append_reply.index = 2;
     raft_step(r, 3000000, &ack);
     assert_int_equal(drain(r, 3000000), 1);
+    raft_free(r);
+}
+
+static void appends_in_flight_are_bounded_in_bytes(void **state)
+{
+    struct raft *r = leader_new();
+    struct keel_buf *data = keel_buf_new(300 << 10);
+    struct output out;
+    uint64_t index;
+
+    (void)state;
+    memset(data->data, 0, data->len);
+    acknowledge(r, 3000000, 2, 1);
+    drain(r, 3000000);
+    for (int i = 0; i < 100; i++)
+        raft_propose(r, 3000000, keel_buf_ref(data), &index);
+    out = take(r, 3000000);
+    assert_in_range(out.append_bytes[2], KEEL_INFLIGHT_BYTES - (300 << 10), KEEL_INFLIGHT_BYTES);
+    assert_int_equal(take(r, 3000000).to[2], 0);
+    acknowledge(r, 3000000, 2, 4);
+    assert_in_range(take(r, 3000000).append_bytes[2], 3 * (300 << 10), 4 * (300 << 10));
+    raft_free(r);
+    keel_buf_free(data);
+}
+
+/* Node 3 is not connected, and never has been. */
+static void a_dead_follower_costs_nothing(void **state)
+{
+    struct raft *r = leader_new();
+    struct keel_buf *data = keel_buf_new(1 << 20);
+    struct output out;
+    uint64_t index;
+
+    (void)state;
+    memset(data->data, 0, data->len);
+    raft_on_disconnected(r, 3000000, 3);
+    acknowledge(r, 3000000, 2, 1);
+    drain(r, 3000000);
+    for (int i = 0; i < 500; i++) {
+        uint64_t now = 3000000 + (uint64_t)i * 10000;
+
+        assert_int_equal(raft_propose(r, now, keel_buf_ref(data), &index), 0);
+        raft_tick(r, now);
+        out = take(r, now);
+        assert_int_equal(out.to[3] + out.fetches + out.snapshots, 0);
+        acknowledge(r, now, 2, index);
+        assert_int_equal(raft_commit_index(r), index);
+        raft_on_applied(r, index);
+        drain(r, now);
+        assert_in_range(data->refs, 1, 18); /* the tail: 16 MiB */
+    }
+    raft_free(r);
+    keel_buf_free(data);
+}
+
+/* It takes bytes, and answers nothing: one window, and then heartbeats. */
+static void a_silent_follower_costs_one_window(void **state)
+{
+    struct raft *r = leader_new();
+    struct keel_buf *data = keel_buf_new(1 << 20);
+    size_t bytes = 0, fetches = 0, beats = 0;
+    uint64_t index;
+
+    (void)state;
+    memset(data->data, 0, data->len);
+    acknowledge(r, 3000000, 2, 1);
+    acknowledge(r, 3000000, 3, 1);
+    drain(r, 3000000);
+    for (int i = 0; i < 500; i++) {
+        uint64_t now = 3000000 + (uint64_t)i * 10000;
+        struct output out;
+
+        assert_int_equal(raft_propose(r, now, keel_buf_ref(data), &index), 0);
+        out = take(r, now);
+        acknowledge(r, now, 2, index);
+        raft_on_applied(r, index);
+        raft_tick(r, now);
+        bytes += out.append_bytes[3];
+        beats += take(r, now).to[3];
+        fetches += out.fetches;
+        assert_in_range(data->refs, 1, 18);
+    }
+    assert_in_range(bytes, 1, KEEL_INFLIGHT_BYTES);
+    assert_in_range(fetches, 0, 1);
+    assert_in_range(beats, 1, 170); /* 5 s / 25 ms, and not one a proposal */
+    raft_free(r);
+    keel_buf_free(data);
+}
+
+static void tail_is_bounded_in_entries_too(void **state)
+{
+    struct raft_options options;
+    struct raft *r;
+    struct keel_buf *data = keel_buf_copy(keel_slice_str("x"));
+    uint64_t index;
+
+    (void)state;
+    raft_options_init(&options);
+    options.id = 1;
+    options.config.voters[options.config.voter_count++] = 1;
+    options.tail_entries = 10;
+    r = raft_new(&options, 1000000);
+    raft_tick(r, 1000000);
+    drain(r, 1000000);
+    raft_tick(r, 1200000);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(raft_propose(r, 1200000, keel_buf_ref(data), &index), 0);
+        drain(r, 1200000);
+        raft_on_applied(r, raft_commit_index(r));
+    }
+    assert_int_equal(raft_commit_index(r), index);
+    assert_int_equal(data->refs, 1 + 10);
+    raft_free(r);
+    keel_buf_free(data);
+}
+
+/* ---- a follower that does not keep up ---- */
+
+/* Node 2 sends entries first … last, a MiB each; node 1 has everything before. */
+static size_t append_big(struct raft *r, uint64_t first, uint64_t last, struct keel_buf *data)
+{
+    struct raft_entry entries[8];
+    struct raft_message msg = { .type = RAFT_APPEND, .from = 2, .to = 1, .term = 1 };
+
+    KEEL_ASSERT(last - first < KEEL_ARRAY_LEN(entries));
+    msg.u.append.prev_index = first - 1;
+    msg.u.append.prev_term = first > 1 ? 1 : 0;
+    msg.u.append.commit = first - 1;
+    msg.u.append.sent_us = 1;
+    msg.u.append.entries = entries;
+    for (uint64_t i = first; i <= last; i++)
+        entries[msg.u.append.count++] = (struct raft_entry){ 1, i, RAFT_ENTRY_COMMAND, data };
+    raft_step(r, 1000000, &msg);
+    return drain(r, 1000000);
+}
+
+static void appends_are_not_taken_while_too_much_is_unapplied(void **state)
+{
+    struct raft_message heartbeat = { .type = RAFT_HEARTBEAT, .from = 2, .to = 1, .term = 1 };
+    struct keel_buf *data = keel_buf_new(1 << 20);
+    struct raft *r = node_new(3);
+    uint64_t first = 1;
+
+    (void)state;
+    memset(data->data, 0, data->len);
+    while (append_big(r, first, first + 3, data) == 1)
+        first += 4;
+    assert_int_equal(raft_last_index(r), 64);
+    assert_int_equal(data->refs, 1 + 64);
+    raft_step(r, 1000000, &heartbeat); /* it is alive nevertheless */
+    assert_int_equal(drain(r, 1000000), 1);
+    assert_int_equal(append_big(r, 65, 66, data), 0);
+    raft_on_applied(r, raft_commit_index(r));
+    assert_int_equal(append_big(r, 65, 66, data), 1);
+    assert_int_equal(raft_last_index(r), 66);
+    raft_free(r);
+    assert_int_equal(data->refs, 1);
+    keel_buf_free(data);
+}
+
+/* Two real nodes, and a third that acknowledges everything at once. */
+struct pair {
+    struct raft *leader, *follower;
+    uint64_t now_us;
+    struct keel_buf *data; /* of every entry but the first */
+    size_t fetches;
+};
+
+static void pair_fetch(struct pair *p, const struct raft_fetch *fetch)
+{
+    struct raft_entry entries[4];
+    size_t count = 0;
+
+    for (uint64_t i = fetch->first; i <= raft_last_index(p->leader) && count < 4; i++)
+        entries[count++] = (struct raft_entry){ 1, i, i == 1 ? RAFT_ENTRY_NOOP : RAFT_ENTRY_COMMAND,
+                                                i == 1 ? NULL : p->data };
+    p->fetches++;
+    raft_on_fetched(p->leader, p->now_us, fetch->peer, fetch->first, fetch->first > 1 ? 1 : 0,
+                    entries, count);
+}
+
+/* What one of the two has to say reaches the other. */
+static void pair_pump(struct pair *p, struct raft *from)
+{
+    struct raft *to = from == p->leader ? p->follower : p->leader;
+    struct raft_ready ready;
+
+    while (raft_ready(from, p->now_us, &ready)) {
+        struct raft_fetch fetch = { 0 };
+        struct raft_mark mark = ready.mark;
+        bool persist = ready.persist;
+        struct raft_message *messages[512];
+        size_t count = ready.message_count;
+
+        KEEL_ASSERT(count <= KEEL_ARRAY_LEN(messages) && ready.fetch_count <= 1);
+        memcpy(messages, ready.messages, count * sizeof *messages);
+        if (ready.fetch_count > 0)
+            fetch = ready.fetches[0];
+        raft_accept(from);
+        if (persist)
+            raft_on_persisted(from, p->now_us, mark);
+        for (size_t i = 0; i < count; i++) {
+            if (messages[i]->to != 3)
+                raft_step(to, p->now_us, messages[i]);
+            raft_message_free(messages[i]);
+        }
+        if (fetch.first != 0)
+            pair_fetch(p, &fetch);
+    }
+}
+
+static void pair_step(struct pair *p)
+{
+    p->now_us += 10000;
+    raft_tick(p->leader, p->now_us);
+    acknowledge(p->leader, p->now_us, 3, raft_last_index(p->leader));
+    pair_pump(p, p->leader);
+    pair_pump(p, p->follower);
+    raft_on_applied(p->leader, raft_commit_index(p->leader));
+}
+
+static void a_follower_that_did_not_apply_catches_up_when_it_does(void **state)
+{
+    struct raft_options options;
+    struct pair p = { .leader = leader_new(), .now_us = 3000000, .data = keel_buf_new(1 << 20) };
+    uint64_t index;
+
+    (void)state;
+    memset(p.data->data, 0, p.data->len);
+    raft_options_init(&options);
+    options.id = 2;
+    options.config = *raft_config(p.leader);
+    p.follower = raft_new(&options, p.now_us);
+    raft_on_connected(p.follower, p.now_us, 1);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(raft_propose(p.leader, p.now_us, keel_buf_ref(p.data), &index), 0);
+        pair_step(&p);
+    }
+    for (int i = 0; i < 50; i++)
+        pair_step(&p);
+    assert_int_equal(raft_commit_index(p.leader), index);
+    assert_in_range(raft_last_index(p.follower), 64, 67); /* a batch beyond 64 MiB at most */
+    for (int i = 0; i < 300 && raft_commit_index(p.follower) < index; i++) {
+        raft_on_applied(p.follower, raft_commit_index(p.follower));
+        pair_step(&p);
+    }
+    assert_int_equal(raft_commit_index(p.follower), index);
+    assert_true(p.fetches > 0);
+    raft_free(p.leader);
+    raft_free(p.follower);
+    assert_int_equal(p.data->refs, 1);
+    keel_buf_free(p.data);
+}
+
+/* ---- snapshots ---- */
+
+/* Node 3 needs what the log has released; it is being sent a snapshot, and nothing else. */
+static void a_peer_that_gets_a_snapshot_stalls_nobody(void **state)
+{
+    struct raft *r = leader_new();
+    struct keel_buf *data = keel_buf_new(1 << 20);
+    struct raft_peer_status peers[KEEL_MEMBERS_MAX];
+    size_t snapshots = 0, appended = 0;
+    uint64_t index, now = 3000000;
+
+    (void)state;
+    memset(data->data, 0, data->len);
+    raft_on_disconnected(r, now, 3);
+    acknowledge(r, now, 2, 1);
+    for (int i = 0; i < 200; i++) {
+        struct output out;
+
+        now += 10000;
+
+        assert_int_equal(raft_propose(r, now, keel_buf_ref(data), &index), 0);
+        out = take(r, now);
+        acknowledge(r, now, 2, index);
+        assert_int_equal(raft_commit_index(r), index);
+        raft_on_applied(r, index);
+        raft_tick(r, now);
+        if (i == 50)
+            raft_on_released(r, 40);
+        if (i == 60)
+            raft_on_connected(r, now, 3);
+        snapshots += out.snapshots + take(r, now).snapshots;
+        appended += out.append_bytes[3];
+        assert_int_equal(out.fetches, 0);
+        assert_in_range(data->refs, 1, 18);
+    }
+    assert_int_equal(snapshots, 1);
+    assert_int_equal(appended, 0);
+    raft_on_snapshot_sent(r, now, 3, 0); /* could not be sent */
+    assert_int_equal(take(r, now + 500000).snapshots, 0);
+    assert_int_equal(take(r, now + 600000).snapshots, 1);
+    raft_on_snapshot_sent(r, now + 600000, 3, index);
+    assert_int_equal(take(r, now + 600000).to[3], 1);
+    acknowledge(r, now + 600000, 3, index);
+    assert_int_equal(raft_peers(r, peers), 3);
+    assert_int_equal(peers[2].state, RAFT_REPLICATE);
+    assert_int_equal(peers[2].next, index + 1);
+    raft_free(r);
+    keel_buf_free(data);
+}
+
+static struct raft *newcomer_new(void)
+{
+    struct raft_options options;
+
+    raft_options_init(&options);
+    options.id = 1;
+    return raft_new(&options, 1000000);
+}
+
+/* The leader's messages may all be lost, and its snapshot not. */
+static void a_snapshot_of_a_later_term_brings_the_term(void **state)
+{
+    struct raft_config config = { .voters = { 1, 2, 3 }, .voter_count = 3 };
+    struct raft *r = newcomer_new();
+    struct raft_ready ready;
+
+    (void)state;
+    assert_true(raft_install_begin(r, 1000000, 100, 7));
+    raft_on_installed(r, 1000000, 100, 7, &config, 90);
+    assert_int_equal(raft_term(r), 7);
+    assert_int_equal(raft_config_index(r), 90);
+    assert_true(raft_ready(r, 1000000, &ready));
+    assert_int_equal(ready.reset_index, 100);
+    assert_int_equal(ready.reset_term, 7);
+    assert_non_null(ready.hard_state);
+    assert_int_equal(ready.hard_state->term, 7);
+    raft_accept(r);
+    raft_free(r);
+}
+
+/* … and the node may crash before its new hard state is durable. */
+static void a_store_of_a_later_term_than_the_hard_state_is_taken(void **state)
+{
+    struct raft_options options;
+    struct raft_message vote = { .type = RAFT_VOTE_REQUEST, .from = 2, .to = 1, .term = 6 };
+    struct raft *r;
+
+    (void)state;
+    raft_options_init(&options);
+    options.id = 1;
+    options.config = (struct raft_config){ .voters = { 1, 2, 3 }, .voter_count = 3 };
+    options.config_index = 90;
+    options.base_index = 100;
+    options.base_term = 7;
+    options.hard_state = (struct raft_hard_state){ .term = 5, .vote = 3 };
+    r = raft_new(&options, 1000000);
+    assert_int_equal(raft_term(r), 7);
+    raft_step(r, 1000000, &vote);
+    drain(r, 1000000);
+    assert_int_equal(raft_term(r), 7);
+    raft_free(r);
+}
+
+/* ---- peers ---- */
+
+static uint64_t put_config(struct raft *r, uint64_t index, const struct raft_config *config)
+{
+    struct keel_buf *data = raft_config_encode(config, keel_slice_of(NULL, 0));
+    struct raft_entry entry = { 1, index, RAFT_ENTRY_CONFIG, data };
+    struct raft_message msg = { .type = RAFT_APPEND, .from = 2, .to = 1, .term = 1 };
+
+    msg.u.append.prev_index = index - 1;
+    msg.u.append.prev_term = index > 1 ? 1 : 0;
+    msg.u.append.entries = &entry;
+    msg.u.append.count = 1;
+    msg.u.append.sent_us = 1;
+    raft_step(r, 1000000, &msg);
+    keel_buf_free(data);
+    drain(r, 1000000);
+    return raft_last_index(r);
+}
+
+/* Fifteen learners are exchanged for others again and again, nothing is committed, everybody stays
+ * connected, and strangers are as well. */
+static void members_that_come_and_go_need_bounded_memory(void **state)
+{
+    struct raft *r = newcomer_new();
+    uint64_t next = 100;
+
+    (void)state;
+    for (uint64_t id = 1000; id < 1100; id++)
+        raft_on_connected(r, 1000000, id);
+    for (uint64_t index = 1; index <= 20; index++) {
+        struct raft_config config = { .voters = { 2 }, .voter_count = 1 };
+
+        for (size_t i = 0; i < 15; i++)
+            assert_true(raft_config_put(&config, next++, false));
+        assert_int_equal(put_config(r, index, &config), index);
+        for (size_t i = 0; i < 15; i++)
+            raft_on_connected(r, 1000000, config.learners[i]);
+        assert_true(raft_is_member(r, next - 1));
+        assert_false(raft_is_member(r, next - 16));
+    }
     raft_free(r);
 }
 
@@ -348,6 +806,17 @@ int main(void)
         cmocka_unit_test(ready_hands_out_entries_without_copying_them),
         cmocka_unit_test(proposals_between_two_readies_travel_in_one_append),
         cmocka_unit_test(appends_in_flight_are_bounded_in_number),
+        cmocka_unit_test(proposals_go_on_once_a_majority_has_what_waits),
+        cmocka_unit_test(appends_in_flight_are_bounded_in_bytes),
+        cmocka_unit_test(a_dead_follower_costs_nothing),
+        cmocka_unit_test(a_silent_follower_costs_one_window),
+        cmocka_unit_test(tail_is_bounded_in_entries_too),
+        cmocka_unit_test(appends_are_not_taken_while_too_much_is_unapplied),
+        cmocka_unit_test(a_follower_that_did_not_apply_catches_up_when_it_does),
+        cmocka_unit_test(a_peer_that_gets_a_snapshot_stalls_nobody),
+        cmocka_unit_test(a_snapshot_of_a_later_term_brings_the_term),
+        cmocka_unit_test(a_store_of_a_later_term_than_the_hard_state_is_taken),
+        cmocka_unit_test(members_that_come_and_go_need_bounded_memory),
         cmocka_unit_test(foreign_messages_are_ignored),
         cmocka_unit_test(impossible_appends_change_nothing),
         cmocka_unit_test(acknowledgements_of_what_was_never_sent_are_ignored),
