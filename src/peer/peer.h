@@ -1,5 +1,6 @@
 /* Connections to the other members, on the loop thread (libuv): one TCP connection a pair, dialled
- * by the member whose name sorts first, redialled for ever with a short, jittered back-off. Each
+ * by the member whose name sorts first (and by the other one too after 3 s without a connection,
+ * since the first may not know it yet), redialled for ever with a short, jittered back-off. Each
  * side starts with HELLO; whoever isn't who he says (other cluster, unknown id, wrong name, another
  * incarnation than the one on record) gets a REFUSAL with the reason, is closed, and nothing he
  * sent is looked at. Silence: a ping each 250 ms of no output, closed after 1,500 ms without input.
@@ -65,7 +66,8 @@ int peer_pool_new(uv_loop_t *loop, const struct peer_options *options,
                   size_t why_size);
 
 /* Queues a message (taken); dropped when the peer isn't connected. Written by peer_pool_flush, or
- * at the latest at the end of the loop turn. Urgent messages pass bulk ones between frames. */
+ * at the latest at the end of the loop turn. Urgent messages pass bulk ones, and both pass
+ * those of a snapshot, between frames. */
 void peer_send(struct peer_pool *pool, uint64_t to, struct keel_message *msg_take);
 void peer_pool_flush(struct peer_pool *pool);
 
