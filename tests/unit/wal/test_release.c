@@ -145,6 +145,28 @@ static void log_may_begin_with_entries_that_are_cut_off_later(void **state)
     log_end(&log);
 }
 
+static void released_file_is_not_kept_open(void **state)
+{
+    struct log log;
+    struct raft_entry *entries;
+    size_t count;
+    uint64_t prev_term;
+
+    (void)state;
+    start_at_epoch(&log, 4);
+    uint64_t kept = first_entry_of(&log, 3);
+
+    assert_int_equal(wal_read(log.wal, 3, 1, &entries, &count, &prev_term), 0);
+    raft_entries_free(entries, count);
+    assert_non_null(log.wal->reader);
+    assert_int_equal(wal_release(log.wal, kept - 1, 0), 0);
+    assert_null(log.wal->reader);
+    assert_reads(&log, kept + 1, wal_last_index(log.wal));
+    assert_int_equal(wal_release(log.wal, kept - 1, 0), 0);
+    assert_non_null(log.wal->reader); /* its segment is still there */
+    log_end(&log);
+}
+
 static void keep_bytes_of_log_stay(void **state)
 {
     struct log log;
@@ -154,6 +176,8 @@ static void keep_bytes_of_log_stay(void **state)
         uint64_t bytes = 0, released = 0;
 
         start_at_epoch(&log, 6);
+        if (keep % 200 == 0)
+            log_reopen(&log); /* which has to find out where segments end */
         for (size_t i = 0; i < 5; i++)
             bytes += log.wal->ends[i];
         bytes += log.wal->offset;
@@ -207,19 +231,26 @@ static void last_entry_is_never_released(void **state)
     log_end(&log);
 }
 
-/* Entries may raise the term without a hard state of it; when they are gone, the term must not fall
- * back to one in which this node has voted. */
+/* Entries may raise the term without a hard state of it; when they are void and gone, the term must
+ * not fall back to one in which this node has voted. */
 static void term_outlives_the_entries_that_have_raised_it(void **state)
 {
     struct log log;
+    struct wal_batch *batch = batch_of(0, 0, 0);
 
     (void)state;
     start_at_epoch(&log, 1);
-    while (log.wal->epoch < 4)
+    while (log.wal->epoch < 3 || log.wal->offset + WAL_RECORD_HEADER <= SEGMENT)
         append_noop(&log, TERM + 1);
-    assert_int_equal(wal_release(log.wal, first_entry_of(&log, 3) - 1, 0), 0);
-    reopen_applied(&log, first_entry_of(&log, 3) - 1);
+    batch->reset = true;
+    batch->reset_index = 1000;
+    batch->reset_term = TERM;
+    log_write(&log, batch);
+    assert_int_equal(wal_release(log.wal, 0, 0), 0);
+    assert_true(log.wal->oldest_epoch == 4);
+    reopen_applied(&log, 1000);
     assert_true(log.recovery.hard_state.term == TERM + 1 && log.recovery.hard_state.vote == 0);
+    assert_true(log.recovery.hard_state.commit == 1000);
     log_end(&log);
 }
 
@@ -251,6 +282,27 @@ static void recycled_file_is_used_without_growing_and_its_old_entries_are_gone(v
     reopen_applied(&log, first - 1);
     assert_false(log.recovery.tail_cut);
     assert_reads(&log, first, last);
+    log_end(&log);
+}
+
+static void recycled_file_is_known_as_one_after_a_restart(void **state)
+{
+    struct log log;
+
+    (void)state;
+    start_at_epoch(&log, 3);
+    uint64_t kept = first_entry_of(&log, 3) - 1;
+
+    assert_int_equal(wal_release(log.wal, kept, 0), 0);
+    reopen_applied(&log, kept);
+    assert_true(log.wal->next_recycled && !log.wal->recycled);
+    while (log.wal->epoch < 4)
+        append_noop(&log, TERM);
+    for (int i = 0; i < 3; i++) {
+        log_reopen(&log);
+        assert_true(log.wal->recycled && !log.recovery.tail_cut);
+        append_noop(&log, TERM);
+    }
     log_end(&log);
 }
 
@@ -483,23 +535,34 @@ static void old_bytes_behind_the_end_are_left_alone(void **state)
     log_end(&e.log);
 }
 
+/* One byte is wrong at `at`: the log is cut at `cut`, and zeroed from there to the batch's end. */
+static void assert_cut(const struct example *e, uint64_t at, uint64_t cut)
+{
+    struct log log = copy_of(e);
+
+    disk_mem_flip(log.disk, segment_file(e->epoch), at, 1);
+    assert_int_equal(log_open(&log), 0);
+    assert_true(log.recovery.tail_cut && log.recovery.cut_offset == cut);
+    assert_string_equal(log.recovery.cut_file, segment_file(e->epoch));
+    struct keel_slice file = disk_mem_file(log.disk, segment_file(e->epoch));
+
+    for (size_t i = cut; i < e->end; i++)
+        assert_int_equal(file.data[i], 0);
+    log_end(&log);
+}
+
 static void torn_batch_in_a_recycled_segment_is_reported_and_zeroed(void **state)
 {
     struct example e;
+    uint64_t last;
 
     (void)state;
     example_start(&e, 16);
-    struct log log = copy_of(&e);
-
-    disk_mem_flip(log.disk, segment_file(e.epoch), e.at + 70, 1);
-    assert_int_equal(log_open(&log), 0);
-    assert_true(log.recovery.tail_cut && log.recovery.cut_offset == e.at);
-    assert_string_equal(log.recovery.cut_file, segment_file(e.epoch));
-    struct keel_slice file = disk_mem_file(log.disk, segment_file(e.epoch));
-
-    for (size_t i = e.at; i < e.end; i++)
-        assert_int_equal(file.data[i], 0);
-    log_end(&log);
+    last = e.end - WAL_RECORD_HEADER - 8;
+    assert_cut(&e, e.at, e.at);      /* no head any more, but the records behind it */
+    assert_cut(&e, e.at + 70, e.at); /* a head with a wrong checksum */
+    assert_cut(&e, last + 70, last); /* … and nothing behind it */
+    assert_cut(&e, e.end - 1, last); /* a body */
     log_end(&e.log);
 }
 
@@ -632,10 +695,12 @@ int main(void)
         cmocka_unit_test(segment_with_an_entry_above_the_index_stays),
         cmocka_unit_test(entries_that_were_cut_off_hold_no_segment),
         cmocka_unit_test(log_may_begin_with_entries_that_are_cut_off_later),
+        cmocka_unit_test(released_file_is_not_kept_open),
         cmocka_unit_test(keep_bytes_of_log_stay),
         cmocka_unit_test(last_entry_is_never_released),
         cmocka_unit_test(term_outlives_the_entries_that_have_raised_it),
         cmocka_unit_test(recycled_file_is_used_without_growing_and_its_old_entries_are_gone),
+        cmocka_unit_test(recycled_file_is_known_as_one_after_a_restart),
         cmocka_unit_test(log_that_is_released_again_and_again_stays_small),
         cmocka_unit_test(memory_of_a_long_log_is_given_back),
         cmocka_unit_test(crash_anywhere_in_a_release_leaves_a_log_without_gaps),
