@@ -20,6 +20,7 @@
 #define STORE_NEW "store.new"
 #define MANIFEST "install"
 #define MANIFEST_NEW "install.new"
+#define TRIAL "install.try"
 #define MARK "installed" /* the manifest's copy in a store */
 
 #define ADVICE                                                                                  \
@@ -339,15 +340,33 @@ static int remove_rubbish(struct why why)
     int err = remove_file(MANIFEST_NEW, why);
 
     if (err == 0)
+        err = remove_file(TRIAL, why);
+    if (err == 0)
         err = remove_file(STORE "/" MARK, why);
     if (err == 0)
         err = remove_dir(STORE_NEW, why);
     return err;
 }
 
+/* Not every file system can: to be known before there is a manifest. */
+static int try_exchange(struct why why)
+{
+    int err = write_file(MANIFEST_NEW, "", why);
+
+    if (err == 0)
+        err = write_file(TRIAL, "", why);
+    if (err == 0 && renameat2(AT_FDCWD, MANIFEST_NEW, AT_FDCWD, TRIAL, RENAME_EXCHANGE) != 0) {
+        failed(why, "exchange two names",
+               "(the file system of the data directory must be able to)");
+        err = KEEL_E_NOTSUPPORTED;
+    }
+    return err != 0 ? err : remove_rubbish(why);
+}
+
 static bool is_refusal(int err)
 {
-    return err == KEEL_E_CORRUPT || err == KEEL_E_NEWER || err == KEEL_E_INVALID;
+    return err == KEEL_E_CORRUPT || err == KEEL_E_NEWER || err == KEEL_E_INVALID ||
+           err == KEEL_E_NOTSUPPORTED;
 }
 
 int store_install_build(int snapshot_fd, uint64_t map_bytes, uint64_t cluster_id,
@@ -358,10 +377,11 @@ int store_install_build(int snapshot_fd, uint64_t map_bytes, uint64_t cluster_id
     KEEL_ASSERT(access(MANIFEST, F_OK) != 0);
     int err = remove_rubbish(why);
 
-    if (err != 0)
-        return err;
     step("begun");
-    err = build(snapshot_fd, map_bytes, cluster_id, ret_info, why);
+    if (err == 0)
+        err = try_exchange(why);
+    if (err == 0)
+        err = build(snapshot_fd, map_bytes, cluster_id, ret_info, why);
     if (err == 0)
         return mark(ret_info, why);
     if (is_refusal(err) && remove_rubbish(unsaid) != 0)

@@ -26,7 +26,8 @@
 #include "mvcc/snapshot.h"
 
 /* Reads the snapshot from the start of the file. KEEL_E_CORRUPT, KEEL_E_NEWER, KEEL_E_INVALID (of
- * another cluster): it is not used, nothing is left of it, and the node goes on with what it has.
+ * another cluster), KEEL_E_NOTSUPPORTED (a file system that cannot exchange two names): it is not
+ * used, nothing is left of it, and the node goes on with what it has.
  * The store in store.new is closed again. */
 int store_install_build(int snapshot_fd, uint64_t map_bytes, uint64_t cluster_id,
                         struct snapshot_info *ret_info, char *ret_why, size_t why_size);

@@ -319,6 +319,66 @@ static void contradictions_are_refused_though_the_checks_fit(void **state)
         assert_forgery_refused(forgeries[i]);
 }
 
+/* Number and length fit; what it is chained to does not. */
+static void a_block_of_another_stream_is_refused(void **state)
+{
+    struct keel_buf *streams[2];
+    struct snapshot_info info;
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct kv *kv = kv_mem_new();
+        struct mvcc *m = help_open(kv);
+
+        help_write(m, "file", i == 0 ? "one" : "two");
+        help_checkpoint(m, kv);
+        streams[i] = help_snapshot(kv, &info);
+        mvcc_close(m);
+        kv->ops->close(kv);
+    }
+    size_t at = HEADER + 16 + get_le32(streams[0]->data + HEADER + 8) + 8;
+    size_t len = 16 + get_le32(streams[0]->data + at + 8) + 8;
+
+    assert_int_equal(streams[0]->len, streams[1]->len);
+    assert_int_equal(get_le32(streams[0]->data + at + 4), 1);
+    assert_memory_not_equal(streams[0]->data + at, streams[1]->data + at, len);
+    memcpy(streams[0]->data + at, streams[1]->data + at, len);
+    assert_refused(keel_buf_slice(streams[0]), KEEL_E_CORRUPT);
+    keel_buf_free(streams[0]);
+    keel_buf_free(streams[1]);
+}
+
+/* The leases of very many keys. */
+static void meta_values_may_be_larger_than_any_record(void **state)
+{
+    struct kv *kv = kv_mem_new(), *to = kv_mem_new();
+    struct mvcc *m = help_open(kv);
+    const struct keel_slice names[2] = { keel_slice_str("cluster"), keel_slice_str("leases") };
+    struct keel_buf *values[2] = { keel_buf_new(100), keel_buf_new(5 << 20) };
+    struct snapshot_info info;
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 8);
+    for (size_t i = 0; i < 2; i++)
+        memset(values[i]->data, 'v', values[i]->len);
+    struct kv_batch *batch = mvcc_checkpoint(m, names, values, 2);
+
+    assert_int_equal(kv->ops->write(kv, batch), 0);
+    mvcc_checkpointed(m);
+    kv_batch_free(batch);
+    struct keel_buf *stream = help_snapshot(kv, &info);
+
+    help_install(stream, to, &rng);
+    help_assert_same_tables(kv, to);
+    for (size_t i = 0; i < 2; i++)
+        keel_buf_free(values[i]);
+    keel_buf_free(stream);
+    mvcc_close(m);
+    to->ops->close(to);
+    kv->ops->close(kv);
+}
+
 /* The head says 1 GiB: nothing is allocated for what has not come. */
 static void a_length_is_not_believed_before_its_bytes_have_come(void **state)
 {
@@ -491,6 +551,8 @@ int main(void)
         cmocka_unit_test(a_stream_that_ends_too_early_or_too_late_is_refused),
         cmocka_unit_test(a_newer_version_is_refused_as_newer),
         cmocka_unit_test(contradictions_are_refused_though_the_checks_fit),
+        cmocka_unit_test(a_block_of_another_stream_is_refused),
+        cmocka_unit_test(meta_values_may_be_larger_than_any_record),
         cmocka_unit_test(a_length_is_not_believed_before_its_bytes_have_come),
         cmocka_unit_test(an_error_of_the_sink_ends_the_reading),
         cmocka_unit_test(without_a_sink_it_only_checks),
