@@ -466,6 +466,8 @@ static void on_prepare(uv_prepare_t *prepare)
     }
     node->last_turn_us = now;
     replica_pump(node->replica);
+    if (node->phase < NODE_UNMOUNTING)
+        node_follow_members(node);
     if (node->peers != NULL)
         peer_pool_flush(node->peers);
     look_out(node);

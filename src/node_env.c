@@ -351,15 +351,20 @@ static void check_removed(struct node *node)
     sd_notify(0, "STATUS=removed from the cluster");
 }
 
-/* Incarnations are looked up at each handshake. */
 static void env_members_changed(struct keel_env *env)
 {
-    struct node *node = node_of(env);
+    node_of(env)->members_changed = true;
+}
+
+/* Incarnations are looked up at each handshake. */
+void node_follow_members(struct node *node)
+{
     struct peer_member members[KEEL_MEMBERS_MAX];
     uint64_t config_index;
 
-    if (node->peers == NULL)
-        return; /* they are opened with what there is then */
+    if (!node->members_changed || node->peers == NULL)
+        return;
+    node->members_changed = false;
     size_t count = node_members(node, members, &config_index);
 
     peer_pool_set_members(node->peers, members, count, config_index);

@@ -73,7 +73,7 @@ struct node {
     bool workers_running;
     uint64_t refused_by[KEEL_MEMBERS_MAX]; /* peers that do not take us for who we say */
     size_t refusals;
-    bool told_removed;
+    bool members_changed, told_removed;
 };
 
 extern const struct keel_env_ops node_env_ops;
@@ -89,6 +89,10 @@ uint64_t node_random(void); /* never 0 */
  * (config_index 0). The strings are borrowed. */
 size_t node_members(const struct node *node, struct peer_member ret[KEEL_MEMBERS_MAX],
                     uint64_t *ret_config_index);
+
+/* The peers are the members of now, after all that was said to those of before has been queued:
+ * whoever is removed is to hear of it. */
+void node_follow_members(struct node *node);
 
 /* The wal, store and snapshot threads. Stopping writes what is still queued. */
 void node_workers_start(struct node *node);
