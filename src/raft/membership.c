@@ -202,6 +202,23 @@ static bool learners_are_ready(const struct raft *r, const struct raft_config *t
     return true;
 }
 
+/* The new voters that are members already, and here, are a majority of it: whoever is new cannot be
+ * waited for, since he is let in only by what he would have to agree to. */
+static bool can_be_committed(const struct raft *r, const struct raft_config *target)
+{
+    size_t here = 0;
+
+    for (size_t i = 0; i < target->voter_count; i++) {
+        uint64_t id = target->voters[i];
+        const struct raft_peer *peer = raft_peer_get(r, id);
+
+        if (raft_config_is_member(&r->config, id) &&
+            (id == r->id || (peer != NULL && peer->connected)))
+            here++;
+    }
+    return here > target->voter_count / 2;
+}
+
 static int check_change(const struct raft *r, const struct raft_config *target)
 {
     if (r->role != RAFT_LEADER || r->transferee != 0 || !raft_term_committed(r))
@@ -212,7 +229,7 @@ static int check_change(const struct raft *r, const struct raft_config *target)
         return KEEL_E_BUSY;
     if (raft_config_equal(&r->config, target))
         return KEEL_E_EXISTS;
-    return learners_are_ready(r, target) ? 0 : KEEL_E_NOTREADY;
+    return learners_are_ready(r, target) && can_be_committed(r, target) ? 0 : KEEL_E_NOTREADY;
 }
 
 int raft_propose_config(struct raft *r, uint64_t now_us, const struct raft_config *target,

@@ -120,7 +120,8 @@ int raft_read_index(struct raft *r, uint64_t now_us, uint64_t context);
  * configuration is not joint and its entry is committed. KEEL_E_NOTLEADER (also while a transfer is
  * under way, and before the leader has committed an entry of its term); KEEL_E_BUSY: one is in
  * flight; KEEL_E_INVALID: not valid; KEEL_E_EXISTS: it is that already; KEEL_E_NOTREADY: a learner
- * that would become a voter has not caught up. */
+ * that would become a voter has not caught up, or a majority of the new voters are not members, or
+ * not connected: it might never be committed. */
 int raft_propose_config(struct raft *r, uint64_t now_us, const struct raft_config *target,
                         struct keel_slice rest, uint64_t *ret_index);
 
