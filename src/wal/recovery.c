@@ -446,7 +446,7 @@ static int scan_segment(struct recovery *r, size_t i, uint64_t offset, uint64_t 
     uint64_t start = offset;
 
     for (;;) {
-        uint64_t torn;
+        uint64_t torn = 0;
         size_t size;
         bool end = false;
         int err = skip_zeroes(r, i, offset, &offset, &end);
@@ -678,7 +678,7 @@ static int finish_install(struct recovery *r)
 {
     uint64_t index = r->options->install_index, term = r->options->install_term;
     uint64_t commit = r->w->hard_state.commit;
-    bool done;
+    bool done = false;
     int err = index > 0 ? log_has_snapshot(r, &done) : 0;
 
     if (index == 0 || err != 0 || done)
