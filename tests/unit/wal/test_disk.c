@@ -367,6 +367,15 @@ static void log_on_a_real_disk_comes_back(void **state)
     log_reopen(&log);
     assert_log_holds(&log, terms, 120);
     assert_int_equal(log.recovery.count, 120);
+    assert_int_equal(wal_release(log.wal, 100, 0), 0);
+    assert_true(log.wal->oldest_epoch > 1);
+    log.options.store_applied = 100;
+    log_append(&log, 121, 30, 120);
+    log_reopen(&log);
+    assert_int_equal(log.recovery.count, 50);
+    assert_true(log.recovery.first_index > 2 && log.recovery.first_index <= 102);
+    for (size_t i = 0; i < log.recovery.count; i++)
+        assert_entry(&log.recovery.entries[i], 101 + i, i < 20 ? terms[100 + i] : 120);
     log_end(&log);
 }
 
