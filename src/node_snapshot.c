@@ -170,7 +170,8 @@ static int run_store(struct snapshots *s, const struct snap_work *w)
 
 static bool is_refusal(int err)
 {
-    return err == KEEL_E_CORRUPT || err == KEEL_E_NEWER || err == KEEL_E_INVALID;
+    return err == KEEL_E_CORRUPT || err == KEEL_E_NEWER || err == KEEL_E_INVALID ||
+           err == KEEL_E_NOTSUPPORTED;
 }
 
 /* A snapshot that is not what it should be is not used. Whatever else goes wrong leaves files of
