@@ -399,7 +399,7 @@ void raft_tick(struct raft *r, uint64_t now_us)
     raft_enter(r, now_us);
     if (r->role == RAFT_LEADER)
         tick_leader(r);
-    else if (r->now_us < r->election_deadline_us || !raft_config_is_voter(&r->config, r->id))
+    else if (r->now_us < r->election_deadline_us || !raft_may_stand(r))
         return;
     else if (r->installing)
         new_timeout(r);
@@ -412,7 +412,7 @@ uint64_t raft_deadline(const struct raft *r)
     uint64_t deadline;
 
     if (r->role != RAFT_LEADER)
-        return raft_config_is_voter(&r->config, r->id) ? r->election_deadline_us : UINT64_MAX;
+        return raft_may_stand(r) ? r->election_deadline_us : UINT64_MAX;
     deadline = r->heartbeat_deadline_us;
     if (r->hard.commit < r->term_start && r->wait_until_us > r->now_us &&
         r->wait_until_us < deadline)

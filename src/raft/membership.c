@@ -171,6 +171,14 @@ void raft_config_committed(struct raft *r)
     adopt(r);
 }
 
+bool raft_may_stand(const struct raft *r)
+{
+    for (size_t i = 0; i < r->config_count; i++)
+        if (raft_config_is_voter(&r->configs[i].config, r->id))
+            return true;
+    return false;
+}
+
 /* ---- changes ---- */
 
 bool raft_is_caught_up(const struct raft *r, uint64_t id)

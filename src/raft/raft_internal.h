@@ -236,6 +236,9 @@ void raft_config_init(struct raft *r, const struct raft_config *config, uint64_t
 void raft_config_appended(struct raft *r, const struct raft_entry *entry);
 void raft_config_cut(struct raft *r, uint64_t from);
 void raft_config_committed(struct raft *r);
+/* Whether this node is a voter of any configuration since the last committed one. By the latest it
+ * may be none, and still be needed as a leader: nobody else may hold that one (thesis 4.2.2). */
+bool raft_may_stand(const struct raft *r);
 /* A leader's duties after a commit: leaving a joint configuration, or its office. */
 void raft_membership_step(struct raft *r);
 /* Whether the data of a configuration's entry are one. */
