@@ -270,6 +270,18 @@ static void copy_changes(struct member_request *request, const struct keel_membe
     }
 }
 
+static bool make_sense(const struct keel_member_change *changes, size_t count)
+{
+    for (size_t i = 0; i < count && i < KEEL_MEMBERS_MAX; i++) {
+        bool adds = changes[i].verb == MEMBER_ADD || changes[i].verb == MEMBER_ADD_VOTER;
+
+        if (!is_name(changes[i].name) ||
+            (adds && (!is_address(changes[i].address) || changes[i].id == 0)))
+            return false;
+    }
+    return count > 0 && count <= KEEL_MEMBERS_MAX;
+}
+
 static void forget_change(struct replica *r)
 {
     keel_member_changes_free(r->change.changes, r->change.count);
@@ -284,7 +296,7 @@ void replica_change_members(struct replica *r, struct replica_call *call,
         requests_call_fail_later(r, call, KEEL_E_REMOVED);
     } else if (r->change.call != NULL) {
         requests_call_fail_later(r, call, KEEL_E_BUSY);
-    } else if (count == 0 || count > KEEL_MEMBERS_MAX) {
+    } else if (!make_sense(changes, count)) {
         requests_call_fail_later(r, call, KEEL_E_INVALID);
     } else {
         keel_list_add(&r->admin_calls, &call->link);
@@ -413,6 +425,8 @@ static void pump_change(struct replica *r, uint64_t now)
     uint64_t leader = raft_leader(r->raft), applied;
     bool joint = raft_config_is_joint(apply_config(r->apply, &applied));
 
+    if (request->index != 0 && applied >= request->index && !joint && !all_has_happened(r))
+        request->index = 0; /* that entry is another one: its leader was deposed */
     if (request->index != 0 ? applied >= request->index && !joint
                             : request->attempts > 0 && all_has_happened(r))
         requests_call_finish(r, request->call, 0);
