@@ -70,10 +70,12 @@ MAY_INCLUDE = {
     "command": SHARED | COMMAND,
     "change": SHARED | {"mvcc/mvcc.h"},
     "env": SHARED | {"change.h", "mvcc/kv.h", "peer/message.h", "wal/wal.h"},
-    "apply": SHARED | COMMAND | {"change.h", "lease/lease.h", "mvcc/mvcc.h", "raft/types.h"},
+    "apply": SHARED | COMMAND | {
+        "change.h", "lease/lease.h", "mvcc/mvcc.h", "raft/config.h", "raft/quorum.h", "raft/types.h",
+    },
     "replica": SHARED | COMMAND | {
-        "apply.h", "change.h", "env.h", "lease/lease.h", "mvcc/mvcc.h", "peer/message.h",
-        "raft/raft.h", "raft/types.h", "wal/wal.h",
+        "apply.h", "change.h", "env.h", "lease/lease.h", "mvcc/mvcc.h", "mvcc/snapshot.h",
+        "peer/message.h", "raft/config.h", "raft/quorum.h", "raft/raft.h", "raft/types.h", "wal/wal.h",
     },
     "fs": SHARED | COMMAND | {"log.h", "mountinfo.h", "mvcc/mvcc.h", "replica.h", "change.h"},
     "mountinfo": SHARED,
