@@ -27,7 +27,7 @@
 #include "mvcc/kv.h"
 
 struct mvcc;
-struct mvcc_key; /* borrowed; lives as long as the mvcc (until compaction exists) */
+struct mvcc_key; /* borrowed; pinned (mvcc_pin) if it is held beyond the next transaction */
 struct mvcc_txn;
 
 enum mvcc_kind { MVCC_FILE = 1, MVCC_DIR = 2, MVCC_SYMLINK = 3 };
@@ -175,6 +175,40 @@ uint64_t mvcc_commit(struct mvcc_txn *txn);
 
 /* Directory times: set by create, delete and rename in it. Not a revision. Inside a transaction. */
 void mvcc_touch_dir(struct mvcc_txn *txn, struct mvcc_key *dir, int64_t time_ns);
+
+/* ---- compaction: only apply does, inside a transaction ---- *
+ *
+ * History goes in two parts. Moving the compaction point to main revision C decides what can be
+ * asked: reads at revisions before C are KEEL_E_STALE, reads at C or later are answered as before.
+ * What nobody can ask for any more is garbage: of each key, every record that another one has
+ * followed at C or before, and a tombstone of C or before. It stays on the books (index, state
+ * hash, quota, kv) until a step takes it off, which is part of a transaction too: so all replicas
+ * have the same books at the same log index, also those that were rebuilt from the kv in between.
+ *
+ * Garbage stands in a queue in the order in which its successors came; a key stands in it once for
+ * each of its records that has been followed, and once more for a tombstone:
+ *
+ *     conf/db  5.0 7.0 9.1(t) 12.0     log  6.0 8.0        now 12, compacted at 9
+ *     queue    [conf/db: 5.0, at 7] [log: 6.0, at 8] [conf/db: 7.0, at 9] [conf/db: 9.1(t), at 9]
+ *     kept     conf/db 12.0    log 8.0
+ *
+ * Content goes with the last kept record that refers to it. */
+
+/* Moves the point forward to `at` (<= mvcc_revision before the transaction). Lower: nothing. */
+void mvcc_compact(struct mvcc_txn *txn, uint64_t at);
+/* Takes at most about `budget` records of garbage off the books. Returns how many; 0: there is none
+ * left. */
+uint32_t mvcc_compact_step(struct mvcc_txn *txn, uint32_t budget);
+/* Old history yields: moves the point as far as needed, and takes garbage off the books, until at
+ * least `bytes` less count for the quota. False: all garbage is gone, and it was not enough. */
+bool mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes);
+/* Is there garbage at the present point? */
+bool mvcc_has_garbage(const struct mvcc *m);
+
+/* Keys go with their last record, unless they are directories with keys in them, or pinned: whoever
+ * holds a key beyond a loop turn pins it. A pinned key that is gone is like one that never was. */
+void mvcc_pin(struct mvcc_key *key);
+void mvcc_unpin(struct mvcc *m, struct mvcc_key *key);
 
 /* ---- checkpoint ---- */
 
