@@ -197,7 +197,9 @@ static int change(const struct ctl *ctl, const char *what, const char *text)
     int err = write_control(ctl, "members", text);
 
     if (err == EAGAIN)
-        return refused(what, err, "a learner has not caught up yet: try again");
+        return refused(what, err,
+                       "a learner has not caught up yet, or too few of the voters are "
+                       "there to agree: try again");
     return err != 0 ? refused(what, err, change_reason(err)) : 0;
 }
 
