@@ -131,6 +131,7 @@ struct replica {
 
     struct keel_link keepers;
     uint64_t duty_us; /* last attempt of the leader's duties */
+    uint64_t expire_again_us; /* an expiry could not be proposed: not before */
 
     struct known_node known[KNOWN_MAX];
     size_t known_count;

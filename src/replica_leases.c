@@ -7,6 +7,8 @@
 #include "err.h"
 #include "replica_internal.h"
 
+enum { AGAIN_US = 50000 }; /* after an expiry could not be proposed */
+
 /* A renewal is a read of the leader's own position: it counts only once a quorum (or the leader
  * lease) has confirmed that no other leader can have given the lease away. */
 struct renewal {
@@ -267,6 +269,8 @@ static void expire_leases(struct replica *r, uint64_t now)
 {
     uint64_t lease;
 
+    if (now < r->expire_again_us)
+        return;
     while ((lease = lease_expired(apply_leases(r->apply), now)) != 0) {
         Keel__Command head = KEEL__COMMAND__INIT;
         Keel__LeaseExpire expire = KEEL__LEASE_EXPIRE__INIT;
@@ -277,6 +281,7 @@ static void expire_leases(struct replica *r, uint64_t now)
         head.lease_expire = &expire;
         if (requests_send_bare(r, now, &head) != 0) {
             lease_expire_again(apply_leases(r->apply), lease);
+            r->expire_again_us = now + AGAIN_US; /* leadership is being handed over, say */
             return;
         }
     }
@@ -407,6 +412,8 @@ uint64_t leases_deadline(const struct replica *r)
         return at;
     uint64_t lease = lease_deadline(apply_leases(r->apply));
 
+    if (lease < r->expire_again_us)
+        lease = r->expire_again_us;
     at = lease < at ? lease : at;
     if (duties_left(r) && r->duty_us + DUTY_US < at)
         at = r->duty_us + DUTY_US;
