@@ -3,10 +3,14 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include "bytes.h"
 #include "check.h"
+#include "checks.h"
 #include "err.h"
 #include "hash.h"
-#include "sim.h"
+#include "raft/raft_internal.h"
+
+enum { LATE_US = 80000 }; /* clocks drift apart by a percent of the longest timeout, and more */
 
 void check_fail(struct sim *sim, const char *fmt, ...)
 {
@@ -20,37 +24,23 @@ void check_fail(struct sim *sim, const char *fmt, ...)
     sim_trace(sim, "FAILURE: %s", sim->failure);
 }
 
-/* Room for index `last` in an array; what is new is zero. */
-static void *reserve(void *array, uint64_t *capacity, uint64_t last, size_t size)
-{
-    if (last < *capacity)
-        return array;
-    uint64_t more = last + last / 2 + 64;
-
-    array = keel_realloc(array, more * size);
-    memset((char *)array + *capacity * size, 0, (more - *capacity) * size);
-    *capacity = more;
-    return array;
-}
-
 /* ---- one leader a term (Election Safety) ---- */
 
-static void check_leader(struct sim_node *node, const struct replica_status *status)
+static void check_leader(struct sim_node *node, uint64_t term)
 {
     struct sim *sim = node->sim;
-    uint64_t capacity = sim->leader_capacity;
 
-    if (status->role != RAFT_LEADER)
-        return;
-    sim->leaders = reserve(sim->leaders, &capacity, status->term, sizeof *sim->leaders);
-    sim->leader_capacity = capacity;
-    uint64_t *leader = &sim->leaders[status->term];
+    sim->leaders = sim_reserve(sim->leaders, &sim->leader_capacity, term, sizeof *sim->leaders);
+    uint64_t *leader = &sim->leaders[term];
 
-    if (*leader == 0)
+    if (*leader == 0) {
         sim->elections++;
+        sim->last_leader = node->slot;
+        sim->leader_change_us = sim->now_us;
+    }
     if (*leader != 0 && *leader != node->id)
-        check_fail(sim, "term %" PRIu64 " has two leaders: %" PRIu64 " and %" PRIu64, status->term,
-                   *leader, node->id);
+        check_fail(sim, "term %" PRIu64 " has two leaders: %" PRIu64 " and %" PRIu64, term, *leader,
+                   node->id);
     *leader = node->id;
 }
 
@@ -61,11 +51,75 @@ static uint64_t entry_hash(const struct raft_entry *entry)
     return keel_hash64_seed(keel_buf_slice(entry->data), (uint64_t)entry->kind + entry->term);
 }
 
+void check_gave_up(struct sim *sim, uint64_t value)
+{
+    check_value(sim, value)->given_up_us = sim->now_us;
+}
+
+/* A leader takes up a command whose caller was told long ago that it had timed out. */
+static void check_in_time(struct sim_node *node, const struct raft_entry *entry)
+{
+    struct sim *sim = node->sim;
+
+    if (entry->kind != RAFT_ENTRY_COMMAND || entry->data->len < 8 ||
+        entry->term != raft_term(node->replica->raft) || !replica_is_leader(node->replica))
+        return;
+    uint64_t value = get_le64(entry->data->data + entry->data->len - 8);
+
+    if ((value & SIM_VALUE_MASK) != SIM_VALUE_TAG)
+        return;
+    uint64_t gave_up = check_value(sim, value)->given_up_us;
+
+    if (gave_up != 0 && sim->now_us > gave_up + LATE_US)
+        check_fail(sim, "n%u proposes value %" PRIu64 " %" PRIu64 " ms after its caller gave up",
+                   node->slot, value & ~SIM_VALUE_MASK, (sim->now_us - gave_up) / 1000);
+}
+
+static void set_entry(struct sim_node *node, const struct raft_entry *entry)
+{
+    node->log[entry->index] = (struct sim_entry){ entry->term, entry_hash(entry) };
+    check_config_appended(node, entry);
+}
+
+/* The log is void up to an index, where a snapshot ends: what is committed stands there. */
+static void base_log(struct sim_node *node, uint64_t index)
+{
+    struct sim *sim = node->sim;
+
+    if (index > sim->committed_last) {
+        check_fail(sim, "n%u has a snapshot of %" PRIu64 ", committed is %" PRIu64, node->slot,
+                   index, sim->committed_last);
+        return;
+    }
+    node->log = sim_reserve(node->log, &node->log_capacity, index, sizeof *node->log);
+    memcpy(node->log, sim->committed, (index + 1) * sizeof *node->log);
+    node->log_last = node->persisted_last = index;
+    check_config_cut(node, 0);
+    check_config_based(node, index);
+}
+
+static void check_reset(struct sim_node *node, uint64_t index, uint64_t term)
+{
+    struct sim *sim = node->sim;
+
+    if (index < node->checked_commit)
+        check_fail(sim, "n%u resets its log to %" PRIu64 ", but %" PRIu64 " is committed",
+                   node->slot, index, node->checked_commit);
+    if (index > node->store_durable)
+        check_fail(sim, "n%u resets its log to %" PRIu64 ", but its store is at %" PRIu64,
+                   node->slot, index, node->store_durable);
+    base_log(node, index);
+    if (sim->failure[0] == '\0' && sim->committed[index].term != term)
+        check_fail(sim, "n%u resets its log to %" PRIu64 " with another term", node->slot, index);
+}
+
 void check_append(struct sim_node *node, const struct wal_batch *batch)
 {
     struct sim *sim = node->sim;
 
-    if (batch->count == 0)
+    if (batch->reset)
+        check_reset(node, batch->reset_index, batch->reset_term);
+    if (batch->count == 0 || sim->failure[0] != '\0')
         return;
     uint64_t first = batch->entries[0].index, last = batch->entries[batch->count - 1].index;
 
@@ -74,20 +128,19 @@ void check_append(struct sim_node *node, const struct wal_batch *batch)
                    first, node->checked_commit);
     if (first > node->log_last + 1)
         check_fail(sim, "n%u leaves a gap in its log at %" PRIu64, node->slot, first);
-    node->log = reserve(node->log, &node->log_capacity, last, sizeof *node->log);
+    node->log = sim_reserve(node->log, &node->log_capacity, last, sizeof *node->log);
+    check_config_cut(node, first);
     for (size_t i = 0; i < batch->count; i++) {
-        const struct raft_entry *entry = &batch->entries[i];
-
-        node->log[entry->index] = (struct sim_entry){ entry->term, entry_hash(entry) };
+        set_entry(node, &batch->entries[i]);
+        check_in_time(node, &batch->entries[i]);
     }
     node->log_last = last;
     if (node->persisted_last >= first)
         node->persisted_last = first - 1;
 }
 
-/* After a restart: everything that it was told is durable must be there, and nothing else than was
- * handed over. */
-void check_recovered(struct sim_node *node, const struct wal_recovery *recovery)
+/* Everything that it was told is durable must be there, and nothing else than was handed over. */
+static void check_recovered(struct sim_node *node, const struct wal_recovery *recovery)
 {
     struct sim *sim = node->sim;
 
@@ -104,59 +157,94 @@ void check_recovered(struct sim_node *node, const struct wal_recovery *recovery)
             check_fail(sim, "n%u: entry %" PRIu64 " is another one after its restart", node->slot,
                        entry->index);
     }
-    for (size_t i = 0; i < recovery->count; i++) {
-        const struct raft_entry *entry = &recovery->entries[i];
-
-        node->log = reserve(node->log, &node->log_capacity, entry->index, sizeof *node->log);
-        node->log[entry->index] = (struct sim_entry){ entry->term, entry_hash(entry) };
-    }
-    node->log_last = recovery->last_index;
-    node->persisted_last = recovery->last_index;
-    node->checked_commit = recovery->hard_state.commit > mvcc_applied_index(node->mvcc)
-                               ? recovery->hard_state.commit
-                               : mvcc_applied_index(node->mvcc);
 }
 
-static void check_commit(struct sim_node *node, const struct replica_status *status)
+void check_started(struct sim_node *node, const struct wal_recovery *recovery)
+{
+    uint64_t applied = mvcc_applied_index(node->mvcc);
+
+    if (applied > node->log_last) /* the reset after a snapshot had not been handed over */
+        base_log(node, applied);
+    check_recovered(node, recovery);
+    check_config_cut(node,
+                     recovery->count > 0 ? recovery->entries[0].index : recovery->last_index + 1);
+    for (size_t i = 0; i < recovery->count; i++) {
+        node->log = sim_reserve(node->log, &node->log_capacity, recovery->entries[i].index,
+                                sizeof *node->log);
+        set_entry(node, &recovery->entries[i]);
+    }
+    check_config_based(node, applied);
+    node->log_last = node->persisted_last = recovery->last_index;
+    node->store_durable = applied;
+    node->checked_commit =
+        recovery->hard_state.commit > applied ? recovery->hard_state.commit : applied;
+    node->checked_applied = 0;
+    node->counted_by = node->led_term = 0;
+    node->reloading = false;
+    node->seen_revision = mvcc_revision(node->mvcc);
+    check_mirror_start(node);
+}
+
+static bool check_committed_entry(struct sim_node *node, uint64_t index)
+{
+    struct sim *sim = node->sim;
+    struct sim_entry *known = &sim->committed[index];
+
+    if (index > node->log_last) {
+        check_fail(sim, "n%u takes %" PRIu64 " for committed and does not have it", node->slot,
+                   index);
+        return false;
+    }
+    if (known->term == 0) {
+        *known = node->log[index];
+        check_config_committed(node, index);
+    }
+    if (known->term != node->log[index].term || known->hash != node->log[index].hash) {
+        check_fail(sim, "entry %" PRIu64 " was committed as another one than n%u has", index,
+                   node->slot);
+        return false;
+    }
+    return true;
+}
+
+static void check_commit(struct sim_node *node, uint64_t commit, bool leads)
 {
     struct sim *sim = node->sim;
 
-    if (status->commit_index > sim->committed_last) {
-        sim->committed = reserve(sim->committed, &sim->committed_capacity, status->commit_index,
-                                 sizeof *sim->committed);
-        sim->committed_last = status->commit_index;
+    check_commit_counted(node, commit, leads);
+    if (commit <= node->checked_commit && commit <= sim->committed_last)
+        return;
+    if (commit > sim->committed_last) {
+        sim->committed =
+            sim_reserve(sim->committed, &sim->committed_capacity, commit, sizeof *sim->committed);
+        for (uint64_t i = sim->committed_last + 1; i < node->checked_commit + 1; i++)
+            if (!check_committed_entry(node, i))
+                return;
+        sim->committed_last = commit;
     }
-    for (uint64_t i = node->checked_commit + 1; i <= status->commit_index; i++) {
-        struct sim_entry *known = &sim->committed[i];
-
-        if (i > node->log_last) {
-            check_fail(sim, "n%u takes %" PRIu64 " for committed and does not have it", node->slot,
-                       i);
+    for (uint64_t i = node->checked_commit + 1; i <= commit; i++)
+        if (!check_committed_entry(node, i))
             return;
-        }
-        if (known->term == 0)
-            *known = node->log[i];
-        if (known->term != node->log[i].term || known->hash != node->log[i].hash)
-            check_fail(sim, "entry %" PRIu64 " was committed as another one than n%u has", i,
-                       node->slot);
-    }
-    if (status->commit_index > node->checked_commit)
-        node->checked_commit = status->commit_index;
+    if (commit > node->checked_commit)
+        node->checked_commit = commit;
 }
 
 /* ---- state ---- */
 
-static void check_state(struct sim_node *node, const struct replica_status *status)
+static void check_state(struct sim_node *node, uint64_t commit)
 {
     struct sim *sim = node->sim;
-    uint64_t capacity = sim->state_capacity, index = status->applied_index;
-    struct keel_hash128 hash = mvcc_state_hash(node->mvcc);
+    uint64_t index = mvcc_applied_index(node->mvcc);
 
-    if (index > status->commit_index)
+    if (index > commit)
         check_fail(sim, "n%u has applied %" PRIu64 ", committed is %" PRIu64, node->slot, index,
-                   status->commit_index);
-    sim->state_hashes = reserve(sim->state_hashes, &capacity, index, sizeof *sim->state_hashes);
-    sim->state_capacity = capacity;
+                   commit);
+    if (index == node->checked_applied)
+        return;
+    node->checked_applied = index;
+    sim->state_hashes =
+        sim_reserve(sim->state_hashes, &sim->state_capacity, index, sizeof *sim->state_hashes);
+    struct keel_hash128 hash = mvcc_state_hash(node->mvcc);
     struct keel_hash128 *known = &sim->state_hashes[index];
 
     if (known->low == 0 && known->high == 0)
@@ -164,150 +252,170 @@ static void check_state(struct sim_node *node, const struct replica_status *stat
     if (known->low != hash.low || known->high != hash.high)
         check_fail(sim, "n%u has another state than others had at index %" PRIu64, node->slot,
                    index);
+    check_members(node);
+}
+
+/* ---- sessions ---- */
+
+static bool is_in_touch(const struct sim_node *node)
+{
+    const struct sim *sim = node->sim;
+
+    for (unsigned i = 0; i < sim->plan.slots; i++) {
+        const struct sim_link *there = &sim->links[node->slot][i],
+                              *back = &sim->links[i][node->slot];
+
+        if (i == node->slot || sim->nodes[i].state != SLOT_MEMBER)
+            continue;
+        if (!there->connected || there->cut || back->cut || sim->nodes[i].paused_until_us != 0 ||
+            there->clogged_until_us > sim->now_us || back->clogged_until_us > sim->now_us)
+            return false;
+    }
+    return true;
+}
+
+/* A session ends when its node has not been heard from for the time to live; not before. */
+static void check_session(struct sim_node *node)
+{
+    struct sim *sim = node->sim;
+    uint64_t session = node->replica->session, since = node->trouble_us;
+
+    if (session == node->session)
+        return;
+    if (since < sim->leader_change_us)
+        since = sim->leader_change_us;
+    if (node->session != 0 && node->state == SLOT_MEMBER && is_in_touch(node) &&
+        sim->now_us > since + sim->plan.session_ttl_us / 2)
+        check_fail(sim, "n%u lost its session %" PRIu64 " while it was in touch", node->slot,
+                   node->session);
+    node->session = session;
+}
+
+/* ---- memory ---- */
+
+static void check_bounds(struct sim_node *node)
+{
+    const struct raft *raft = node->replica->raft;
+    uint64_t settled = raft->persisted < raft->applied ? raft->persisted : raft->applied;
+    uint64_t unsettled = raft_last_index(raft) > settled ? raft_last_index(raft) - settled : 0;
+
+    if (raft->log.count > unsettled + node->sim->plan.tail_entries + 1)
+        check_fail(node->sim, "n%u keeps %zu entries in memory, of which it needs %" PRIu64,
+                   node->slot, raft->log.count, unsettled);
 }
 
 void check_node(struct sim_node *node)
 {
-    struct replica_status status;
+    struct raft *raft = node->replica->raft;
+    uint64_t commit = raft_commit_index(raft);
+    bool leads = raft_role(raft) == RAFT_LEADER;
 
-    replica_status(node->replica, &status);
-    check_leader(node, &status);
-    check_commit(node, &status);
-    check_state(node, &status);
-}
-
-/* ---- changes: revisions in order, each value once ---- */
-
-static uint64_t content_hash(struct sim_node *node, uint64_t ino, uint64_t *ret_last_value)
-{
-    const struct mvcc_key *key = mvcc_by_ino(node->mvcc, ino);
-    struct mvcc_record record;
-    struct keel_slice bytes;
-
-    *ret_last_value = 0;
-    if (key == NULL || mvcc_get(node->mvcc, key, 0, &record) != 0 ||
-        mvcc_read(node->mvcc, &record.content, &bytes) != 0)
-        return 0;
-    if (bytes.len >= 8)
-        memcpy(ret_last_value, bytes.data + bytes.len - 8, 8);
-    return keel_hash64(bytes);
-}
-
-/* A value that is committed a second time was applied twice. */
-static void check_once(struct sim *sim, const struct sim_change *change, uint64_t revision,
-                       uint64_t value)
-{
-    if (change->kind != CHANGE_CREATE && change->kind != CHANGE_CONTENT)
+    if (leads)
+        check_leader(node, raft_term(raft));
+    check_commit(node, commit, leads);
+    node->led_term = leads ? raft_term(raft) : 0;
+    if (node->sim->failure[0] != '\0')
         return;
-    for (uint64_t r = 1; r < revision && r <= sim->change_last; r++) {
-        const struct sim_change *old = &sim->changes[r];
-
-        if ((old->kind == CHANGE_CREATE || old->kind == CHANGE_CONTENT) && old->hash != 0 &&
-            old->size == value)
-            check_fail(
-                sim, "value %" PRIu64 " was written at revision %" PRIu64 " and again at %" PRIu64,
-                value, r, revision);
-    }
-}
-
-void check_changed(struct sim_node *node, const struct keel_change *change)
-{
-    struct sim *sim = node->sim;
-    uint64_t value;
-    struct sim_change now = { .kind = change->kind, .ino = change->ino };
-
-    now.value_hash = content_hash(node, change->ino, &value);
-    now.size = value;
-    now.hash = 1 + (change->replaced ^ change->lease << 32 ^ keel_hash64(change->name) ^
-                    keel_hash64(change->new_name));
-    if (change->revision != node->seen_revision + 1)
-        check_fail(sim, "n%u sees revision %" PRIu64 " after %" PRIu64, node->slot,
-                   change->revision, node->seen_revision);
-    node->seen_revision = change->revision;
-    sim->changes =
-        reserve(sim->changes, &sim->change_capacity, change->revision, sizeof *sim->changes);
-    struct sim_change *known = &sim->changes[change->revision];
-
-    if (known->hash == 0) {
-        check_once(sim, &now, change->revision, value);
-        *known = now;
-        if (change->revision > sim->change_last)
-            sim->change_last = change->revision;
-    }
-    if (known->kind != now.kind || known->ino != now.ino || known->hash != now.hash ||
-        known->value_hash != now.value_hash)
-        check_fail(sim, "n%u sees another change at revision %" PRIu64 " than others did",
-                   node->slot, change->revision);
-}
-
-bool check_value_at(struct sim *sim, uint64_t ino, uint64_t revision, uint64_t *ret_hash)
-{
-    for (uint64_t r = revision < sim->change_last ? revision : sim->change_last; r > 0; r--) {
-        const struct sim_change *change = &sim->changes[r];
-
-        if (change->hash == 0 || change->ino != ino)
-            continue;
-        *ret_hash = change->value_hash;
-        return change->kind != CHANGE_REMOVE;
-    }
-    return false;
+    check_state(node, commit);
+    check_session(node);
+    check_bounds(node);
 }
 
 /* ---- the end: everybody has the same ---- */
 
-bool check_is_converged(struct sim *sim)
+static bool is_settled(const struct sim_node *node)
 {
-    struct replica_status first, other;
+    const struct raft *raft = node->replica->raft;
+    uint64_t applied = mvcc_applied_index(node->mvcc);
 
-    if (!clients_done(sim))
-        return false;
-    for (unsigned i = 0; i < sim->shape->nodes; i++) {
-        if (!sim->nodes[i].up || sim->nodes[i].replica == NULL)
+    return raft_leader(raft) != 0 && node->replica->session != 0 &&
+           applied == raft_last_index(raft) && node->replica->proposal_count == 0 &&
+           node->replica->barrier_count == 0;
+}
+
+static bool members_agree(struct sim *sim, const uint64_t *ids, size_t count,
+                          const struct sim_node **first)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct sim_node *node = sim_node_by_id(sim, ids[i]);
+
+        if (node == NULL || !node->up || node->replica == NULL || !is_settled(node))
             return false;
-        replica_status(sim->nodes[i].replica, &other);
-        if (i == 0)
-            first = other;
-        if (other.leader == 0 || other.leader != first.leader || other.session == 0 ||
-            other.applied_index != first.applied_index || other.applied_index != other.last_index ||
-            other.proposals != 0 || other.barriers != 0)
+        if (*first == NULL)
+            *first = node;
+        if (raft_leader(node->replica->raft) != raft_leader((*first)->replica->raft) ||
+            mvcc_applied_index(node->mvcc) != mvcc_applied_index((*first)->mvcc))
             return false;
     }
     return true;
+}
+
+bool check_is_converged(struct sim *sim)
+{
+    const struct raft_config *config = check_committed_config(sim);
+    const struct sim_node *first = NULL;
+
+    return clients_done(sim) && operator_done(sim) &&
+           members_agree(sim, config->voters, config->voter_count, &first) &&
+           members_agree(sim, config->learners, config->learner_count, &first) &&
+           mvcc_applied_index(first->mvcc) == sim->committed_last;
 }
 
 static void trace_status(struct sim *sim, unsigned slot)
 {
     struct replica_status s;
 
-    if (!sim->nodes[slot].up || sim->nodes[slot].replica == NULL)
+    if (!sim->trace || !sim->nodes[slot].up || sim->nodes[slot].replica == NULL)
         return;
+    for (unsigned i = 0; i < sim->plan.slots; i++)
+        if (i != slot && sim->nodes[i].up && !sim->links[slot][i].connected)
+            sim_trace(sim, "n%u: not connected to n%u", slot, i);
     replica_status(sim->nodes[slot].replica, &s);
     sim_trace(sim,
-              "n%u: leader %" PRIu64 " term %" PRIu64 " last %" PRIu64 " commit %" PRIu64
-              " applied %" PRIu64 " session %" PRIu64 " proposals %zu barriers %zu",
-              slot, s.leader, s.term, s.last_index, s.commit_index, s.applied_index, s.session,
-              s.proposals, s.barriers);
+              "n%u (%" PRIu64 "): leader %" PRIu64 " term %" PRIu64 " last %" PRIu64
+              " commit %" PRIu64 " applied %" PRIu64 " session %" PRIu64
+              " proposals %zu barriers %zu config %" PRIu64 "%s%s",
+              slot, s.id, s.leader, s.term, s.last_index, s.commit_index, s.applied_index,
+              s.session, s.proposals, s.barriers, raft_config_index(sim->nodes[slot].replica->raft),
+              s.joint ? ", joint" : "", s.receiving_snapshot ? ", receives a snapshot" : "");
+}
+
+static void check_end(struct sim_node *node)
+{
+    struct sim *sim = node->sim;
+
+    if (mvcc_revision(node->mvcc) < sim->floor_revision)
+        check_fail(sim, "n%u ends at revision %" PRIu64 ", acknowledged was %" PRIu64, node->slot,
+                   mvcc_revision(node->mvcc), sim->floor_revision);
+    if (replica_is_removed(node->replica))
+        check_fail(sim, "n%u is a member and does not believe it", node->slot);
+    check_mirror(node);
 }
 
 void check_converged(struct sim *sim)
 {
+    const struct raft_config *config = check_committed_config(sim);
+
     if (!check_is_converged(sim)) {
-        for (unsigned i = 0; i < sim->shape->nodes; i++)
+        for (unsigned i = 0; i < sim->plan.slots; i++)
             trace_status(sim, i);
         check_fail(sim, "no convergence: %u of %u operations done, after the network has healed",
                    sim->ops_done, sim->shape->ops);
         return;
     }
-    for (unsigned i = 0; i < sim->shape->nodes; i++)
-        if (mvcc_revision(sim->nodes[i].mvcc) < sim->floor_revision)
-            check_fail(sim, "n%u ends at revision %" PRIu64 ", acknowledged was %" PRIu64, i,
-                       mvcc_revision(sim->nodes[i].mvcc), sim->floor_revision);
+    for (size_t i = 0; i < config->voter_count; i++)
+        check_end(sim_node_by_id(sim, config->voters[i]));
+    for (size_t i = 0; i < config->learner_count; i++)
+        check_end(sim_node_by_id(sim, config->learners[i]));
 }
 
 void check_free(struct sim *sim)
 {
     free(sim->leaders);
     free(sim->committed);
+    free(sim->configs);
+    free(sim->lost);
     free(sim->state_hashes);
     free(sim->changes);
+    free(sim->values);
 }

@@ -5,8 +5,8 @@
 
 #include "bytes.h"
 #include "check.h"
+#include "checks.h"
 #include "err.h"
-#include "sim.h"
 
 enum client_op {
     OP_WRITE,
@@ -26,6 +26,7 @@ struct sim_client {
     unsigned node;
     bool busy;
     enum client_op op;
+    uint64_t value;          /* that it writes; 0: none */
     uint64_t floor_revision; /* of operations that had completed when this one began */
     uint64_t sent_us;        /* on the node's clock */
     unsigned file;
@@ -83,12 +84,11 @@ static struct mvcc_key *file_key(struct sim_node *node, unsigned file)
 static void propose(struct sim_client *client, Keel__Command *head, uint64_t value)
 {
     uint8_t bytes[8];
-    bool body =
-        head->op_case == KEEL__COMMAND__OP_CREATE || head->op_case == KEEL__COMMAND__OP_WRITE;
 
-    put_le64(bytes, value);
+    client->value = value;
+    put_le64(bytes, SIM_VALUE_TAG | value);
     replica_propose(node_at(client)->replica, &client->call, head,
-                    keel_slice_of(bytes, body ? 8 : 0));
+                    keel_slice_of(bytes, value != 0 ? 8 : 0));
 }
 
 static void propose_create(struct sim_client *client, char *name, uint64_t ino, bool exclusive,
@@ -193,6 +193,8 @@ static void wrote(struct sim_client *client, const struct command_result *result
     if (result->revision <= client->floor_revision)
         check_fail(sim, "client %u: a write got revision %" PRIu64 ", not above %" PRIu64,
                    client->slot, result->revision, client->floor_revision);
+    if (client->value != 0)
+        check_wrote(sim, result->revision, client->value);
     if (result->revision > sim->floor_revision)
         sim->floor_revision = result->revision;
     if (client->op == OP_LEASE) {
@@ -201,6 +203,13 @@ static void wrote(struct sim_client *client, const struct command_result *result
         client->lease_epoch = node_at(client)->epoch;
         replica_lease_keep(node_at(client)->replica, result->lease, client->sent_us);
     }
+}
+
+/* … and not only because there has been no leader for a while. */
+static bool has_timed_out(struct sim_client *client)
+{
+    return sim_node_clock(node_at(client)) - client->sent_us >=
+           client->sim->plan.request_timeout_us;
 }
 
 static void on_done(struct replica_call *call, int err, const struct command_result *result)
@@ -217,6 +226,8 @@ static void on_done(struct replica_call *call, int err, const struct command_res
         wrote(client, result);
     else if (err == KEEL_E_NOSESSION || err == KEEL_E_OUTOFORDER || err == KEEL_E_MALFORMED)
         check_fail(client->sim, "client %u was told %s", client->slot, keel_strerror(err));
+    else if (err == KEEL_E_TIMEDOUT && client->value != 0 && has_timed_out(client))
+        check_gave_up(client->sim, client->value);
     finished(client);
 }
 
@@ -287,6 +298,25 @@ static void release(struct sim_client *client)
     client->lease = 0;
 }
 
+/* Often one that leads, or did: it has something to lose. */
+static unsigned choose_node(struct sim *sim)
+{
+    if (sim_chance(&sim->client_rng, 200))
+        return sim->last_leader;
+    for (unsigned tries = 0; tries < 3; tries++) {
+        unsigned slot = (unsigned)keel_rng_below(&sim->client_rng, sim->plan.slots);
+
+        if (sim->nodes[slot].up)
+            return slot;
+    }
+    return sim->last_leader;
+}
+
+static bool is_ready(const struct sim_node *node)
+{
+    return node->up && node->replica != NULL && node->paused_until_us <= node->sim->now_us;
+}
+
 void clients_event(struct sim *sim, unsigned slot)
 {
     static const unsigned weights[OP_KINDS] = { 30, 20, 8, 7, 7, 45, 6 };
@@ -295,8 +325,8 @@ void clients_event(struct sim *sim, unsigned slot)
 
     if (client->busy || sim->ops_started >= sim->shape->ops)
         return;
-    client->node = (unsigned)keel_rng_below(&sim->client_rng, sim->shape->nodes);
-    if (!node_at(client)->up || node_at(client)->paused_until_us > sim->now_us) {
+    client->node = choose_node(sim);
+    if (!is_ready(node_at(client))) {
         next_later(client);
         return;
     }
@@ -308,6 +338,7 @@ void clients_event(struct sim *sim, unsigned slot)
         op = OP_READ;
     sim->ops_started++;
     client->busy = true;
+    client->value = 0;
     client->op = (enum client_op)op;
     client->file = (unsigned)keel_rng_below(&sim->client_rng, SIM_FILES);
     client->floor_revision = sim->floor_revision;

@@ -1,8 +1,9 @@
-/* The network between simulated nodes. A link is one way; a connection both. */
+/* The network between simulated nodes, and what a node's pool of connections does: whom it dials,
+ * whom it lets in. A link is one way; a connection both. */
 #include <stdlib.h>
 
 #include "check.h"
-#include "sim.h"
+#include "checks.h"
 
 /* A copy through the wire form. */
 static int take_message(void *arg, struct keel_message *msg_take)
@@ -24,38 +25,63 @@ static struct keel_message *copy_message(struct sim *sim, const struct keel_mess
     return copy;
 }
 
-static void deliver_at(struct sim *sim, unsigned from, unsigned to, uint64_t at,
-                       struct keel_message *msg_take)
+static struct sim_event *deliver_at(struct sim *sim, unsigned from, unsigned to, uint64_t at,
+                                    struct keel_message *msg_take)
 {
     struct sim_event *event = sim_event_at(sim, at, EVENT_MESSAGE, to);
 
     event->from = from;
     event->link_epoch = sim->links[from][to].epoch;
     event->msg = msg_take;
+    return event;
 }
 
-void network_send(struct sim *sim, unsigned from, unsigned to, struct keel_message *msg_take)
+/* Once more, later; raft's own also across a connection that was closed and made anew. */
+static void deliver_again(struct sim *sim, unsigned from, unsigned to, uint64_t at,
+                          const struct keel_message *msg)
+{
+    struct keel_message *copy = copy_message(sim, msg);
+    bool stray = msg->type == MESSAGE_RAFT && sim_chance(&sim->net_rng, 200);
+    uint64_t later = stray ? 400000 : 50000;
+
+    if (copy == NULL)
+        return;
+    struct sim_event *event =
+        deliver_at(sim, from, to, at + keel_rng_below(&sim->net_rng, later), copy);
+
+    event->from_id = stray ? sim->nodes[from].id : 0;
+    event->from_epoch = sim->nodes[from].epoch;
+}
+
+static uint64_t delivery_time(struct sim *sim, struct sim_link *link)
+{
+    uint64_t at = sim->now_us + 50 + keel_rng_below(&sim->net_rng, sim->shape->delay_max_us);
+
+    if (at < link->clogged_until_us)
+        at = link->clogged_until_us + keel_rng_below(&sim->net_rng, 1000);
+    if (!sim_chance(&sim->net_rng, sim->shape->reorder) && at <= link->last_delivery_us)
+        at = link->last_delivery_us + 1;
+    if (at > link->last_delivery_us)
+        link->last_delivery_us = at;
+    return at;
+}
+
+void network_send(struct sim *sim, struct sim_node *node, uint64_t id,
+                  struct keel_message *msg_take)
 {
     const struct sim_shape *shape = sim->shape;
-    struct sim_link *link = &sim->links[from][to];
+    const struct sim_node *peer = sim_node_by_id(sim, id);
+    unsigned from = node->slot, to = sim_slot_of(id);
 
-    if (!sim->nodes[to].up || !link->connected || link->cut ||
+    if (peer == NULL || !peer->up || !sim->links[from][to].connected || sim->links[from][to].cut ||
         (!sim->calm && sim_chance(&sim->net_rng, shape->loss))) {
         keel_message_free(msg_take);
         return;
     }
-    uint64_t at = sim->now_us + 50 + keel_rng_below(&sim->net_rng, shape->delay_max_us);
+    uint64_t at = delivery_time(sim, &sim->links[from][to]);
 
-    if (!sim_chance(&sim->net_rng, shape->reorder) && at <= link->last_delivery_us)
-        at = link->last_delivery_us + 1;
-    if (at > link->last_delivery_us)
-        link->last_delivery_us = at;
-    if (sim_chance(&sim->net_rng, shape->duplicate)) {
-        struct keel_message *copy = copy_message(sim, msg_take);
-
-        if (copy != NULL)
-            deliver_at(sim, from, to, at + keel_rng_below(&sim->net_rng, 50000), copy);
-    }
+    if (sim_chance(&sim->net_rng, shape->duplicate))
+        deliver_again(sim, from, to, at, msg_take);
     if (shape->codec) {
         struct keel_message *copy = copy_message(sim, msg_take);
 
@@ -66,19 +92,67 @@ void network_send(struct sim *sim, unsigned from, unsigned to, struct keel_messa
         deliver_at(sim, from, to, at, msg_take);
 }
 
+static bool may_arrive(const struct sim *sim, const struct sim_event *event)
+{
+    const struct sim_link *link = &sim->links[event->from][event->node];
+    const struct sim_node *from = &sim->nodes[event->from];
+
+    if (!link->connected)
+        return false;
+    if (link->epoch == event->link_epoch)
+        return true;
+    return event->from_id != 0 && event->from_id == from->id && event->from_epoch == from->epoch;
+}
+
 void network_deliver(struct sim *sim, struct sim_event *event)
 {
     struct sim_node *node = &sim->nodes[event->node];
-    const struct sim_link *link = &sim->links[event->from][event->node];
-
-    if (!link->connected || link->epoch != event->link_epoch)
-        return;
     struct keel_message *msg = event->msg;
 
+    if (!may_arrive(sim, event))
+        return;
     event->msg = NULL;
-    replica_on_alive(node->replica, event->from + 1);
-    replica_on_message(node->replica, event->from + 1, msg);
+    replica_on_alive(node->replica, sim->nodes[event->from].id);
+    replica_on_message(node->replica, sim->nodes[event->from].id, msg);
     sim_node_settle(node);
+}
+
+/* ---- whom a node knows ---- */
+
+static const struct apply_member *find_member(const struct sim_node *node, uint64_t id)
+{
+    size_t count;
+    const struct apply_member *members = apply_members(node->apply, &count);
+
+    for (size_t i = 0; i < count; i++)
+        if (members[i].id == id)
+            return &members[i];
+    return NULL;
+}
+
+static uint64_t config_index_of(const struct sim_node *node)
+{
+    uint64_t index;
+
+    apply_config(node->apply, &index);
+    return index;
+}
+
+bool network_knows(const struct sim_node *node, const struct sim_node *other)
+{
+    if (config_index_of(node) == 0)
+        return check_holds_id(node->welcome, node->welcome_count, other->id);
+    return find_member(node, other->id) != NULL;
+}
+
+/* As the pool and the node decide about a HELLO. */
+static bool admits(const struct sim_node *node, const struct sim_node *other)
+{
+    const struct apply_member *member = find_member(node, other->id);
+
+    if (member != NULL)
+        return member->incarnation == 0 || member->incarnation == other->incarnation;
+    return network_knows(node, other) || config_index_of(other) > config_index_of(node);
 }
 
 /* ---- connections ---- */
@@ -97,9 +171,10 @@ static void tell_disconnected(struct sim *sim, unsigned a, unsigned b)
 {
     struct sim_node *node = &sim->nodes[a];
 
+    node->trouble_us = sim->now_us;
     if (!node->up || node->replica == NULL)
         return;
-    replica_on_disconnected(node->replica, b + 1);
+    replica_on_disconnected(node->replica, sim->nodes[b].id);
     sim_node_settle(node);
 }
 
@@ -107,38 +182,66 @@ static void tell_connected(struct sim *sim, unsigned a, unsigned b)
 {
     struct sim_node *node = &sim->nodes[a];
 
-    replica_on_connected(node->replica, b + 1, sim->nodes[b].incarnation, 1);
+    node->trouble_us = sim->now_us;
+    replica_on_connected(node->replica, sim->nodes[b].id, sim->nodes[b].incarnation, 1);
     sim_node_settle(node);
 }
 
-static void connect_later(struct sim *sim, unsigned a, unsigned b)
+static void connect_later(struct sim *sim, unsigned a, unsigned b, uint64_t within_us)
 {
-    struct sim_event *event = sim_event_at(
-        sim, sim->now_us + 1000 + keel_rng_below(&sim->net_rng, 100000), EVENT_CONNECT, a);
+    struct sim_link *pair = a < b ? &sim->links[a][b] : &sim->links[b][a];
 
-    event->from = b;
+    if (pair->connecting)
+        return;
+    pair->connecting = true;
+    sim_event_at(sim, sim->now_us + 1000 + keel_rng_below(&sim->net_rng, within_us), EVENT_CONNECT,
+                 a)
+        ->from = b;
+}
+
+/* A member whose disk was lost is to be kept out by everybody. */
+static void check_refused(const struct sim_node *node, const struct sim_node *other)
+{
+    if (node->state == SLOT_MEMBER && other->state == SLOT_WIPED && admits(node, other))
+        check_fail(node->sim, "n%u lets in n%u, which lost its disk", node->slot, other->slot);
+}
+
+static bool want_each_other(const struct sim_node *a, const struct sim_node *b)
+{
+    return network_knows(a, b) || network_knows(b, a);
 }
 
 void network_connect_event(struct sim *sim, struct sim_event *event)
 {
-    unsigned a = event->node, b = event->from;
+    struct sim_node *a = &sim->nodes[event->node], *b = &sim->nodes[event->from];
+    struct sim_link *pair =
+        a->slot < b->slot ? &sim->links[a->slot][b->slot] : &sim->links[b->slot][a->slot];
 
-    if (!sim->nodes[a].up || !sim->nodes[b].up || sim->links[a][b].connected)
+    pair->connecting = false;
+    if (!a->up || !b->up || pair->connected || !want_each_other(a, b))
         return;
-    if (sim->links[a][b].cut || sim->links[b][a].cut) {
-        connect_later(sim, a, b);
+    check_refused(a, b);
+    check_refused(b, a);
+    if (sim->links[a->slot][b->slot].cut || sim->links[b->slot][a->slot].cut ||
+        a->paused_until_us > sim->now_us || b->paused_until_us > sim->now_us) {
+        connect_later(sim, a->slot, b->slot, 100000);
         return;
     }
-    set_connected(sim, a, b, true);
-    tell_connected(sim, a, b);
-    tell_connected(sim, b, a);
+    if (!admits(a, b) || !admits(b, a)) {
+        connect_later(sim, a->slot, b->slot, 1000000);
+        return;
+    }
+    set_connected(sim, a->slot, b->slot, true);
+    tell_connected(sim, a->slot, b->slot);
+    if (pair->connected)
+        tell_connected(sim, b->slot, a->slot);
 }
 
 void network_disconnect_event(struct sim *sim, struct sim_event *event)
 {
     if (!sim->links[event->node][event->from].connected)
         tell_disconnected(sim, event->node, event->from);
-    connect_later(sim, event->node, event->from);
+    connect_later(sim, event->node, event->from, 100000);
 }
 
 /* One side knows at once; the other may go on for a while as if nothing had happened. */
@@ -154,17 +257,22 @@ void network_reset(struct sim *sim, unsigned a, unsigned b)
     event->from = a;
 }
 
+static void connect_all(struct sim *sim, unsigned slot, uint64_t within_us)
+{
+    for (unsigned i = 0; i < sim->plan.slots; i++)
+        if (i != slot && sim->nodes[i].up && !sim->links[slot][i].connected)
+            connect_later(sim, slot, i, within_us);
+}
+
 void network_node_up(struct sim *sim, unsigned slot)
 {
-    for (unsigned i = 0; i < sim->shape->nodes; i++)
-        if (i != slot)
-            connect_later(sim, slot, i);
+    connect_all(sim, slot, 100000);
 }
 
 /* The other sides notice that it is gone: its kernel closes the connections. */
 void network_node_down(struct sim *sim, unsigned slot)
 {
-    for (unsigned i = 0; i < sim->shape->nodes; i++) {
+    for (unsigned i = 0; i < sim->plan.slots; i++) {
         if (i == slot || !sim->links[slot][i].connected)
             continue;
         set_connected(sim, slot, i, false);
@@ -172,46 +280,41 @@ void network_node_down(struct sim *sim, unsigned slot)
     }
 }
 
-/* ---- faults ---- */
+/* ---- members ---- */
 
-static void cut_some(struct sim *sim)
+void network_members_changed(struct sim_node *node)
 {
-    unsigned nodes = sim->shape->nodes;
-    unsigned victim = (unsigned)keel_rng_below(&sim->fault_rng, nodes);
-    bool out = !sim_chance(&sim->fault_rng, 300), in = !out || !sim_chance(&sim->fault_rng, 300);
+    struct sim *sim = node->sim;
 
-    for (unsigned i = 0; i < nodes; i++) {
-        if (i == victim || sim_chance(&sim->fault_rng, 200))
-            continue;
-        sim->links[victim][i].cut |= out;
-        sim->links[i][victim].cut |= in;
-    }
-    sim_trace(sim, "n%u is cut off%s%s", victim, out ? ", out" : "", in ? ", in" : "");
-    sim_event_at(sim, sim->now_us + keel_rng_below(&sim->fault_rng, 2500000), EVENT_HEAL, 0);
+    connect_all(sim, node->slot, 20000);
+    if (node->pruning)
+        return;
+    node->pruning = true;
+    sim_event_at(sim, sim->now_us + keel_rng_below(&sim->net_rng, 1000000), EVENT_PRUNE,
+                 node->slot);
 }
 
-void network_fault(struct sim *sim)
+/* Connections to those that are members no more are closed. */
+void network_prune_event(struct sim_node *node)
 {
-    unsigned a = (unsigned)keel_rng_below(&sim->fault_rng, sim->shape->nodes);
-    unsigned b = (unsigned)keel_rng_below(&sim->fault_rng, sim->shape->nodes);
+    struct sim *sim = node->sim;
 
-    if (sim->shape->nodes < 2)
-        return;
-    if (a != b && sim_chance(&sim->fault_rng, 600)) {
-        sim_trace(sim, "n%u - n%u reset", a, b);
-        network_reset(sim, a, b);
-        if (sim_chance(&sim->fault_rng, 500)) /* a loses all of its connections */
-            for (unsigned i = 0; i < sim->shape->nodes; i++)
-                if (i != a)
-                    network_reset(sim, i, a);
-    } else {
-        cut_some(sim);
-    }
+    node->pruning = false;
+    for (unsigned i = 0; i < sim->plan.slots; i++)
+        if (i != node->slot && sim->links[node->slot][i].connected && !admits(node, &sim->nodes[i]))
+            network_reset(sim, node->slot, i);
 }
 
 void network_heal(struct sim *sim)
 {
-    for (unsigned a = 0; a < sim->shape->nodes; a++)
-        for (unsigned b = 0; b < sim->shape->nodes; b++)
-            sim->links[a][b].cut = false;
+    for (unsigned a = 0; a < sim->plan.slots; a++)
+        for (unsigned b = 0; b < sim->plan.slots; b++) {
+            struct sim_link *link = &sim->links[a][b];
+
+            if (link->cut || link->clogged_until_us > sim->now_us)
+                sim->nodes[a].trouble_us = sim->nodes[b].trouble_us = sim->now_us;
+            link->cut = false;
+            if (sim->calm)
+                link->clogged_until_us = link->last_delivery_us = 0;
+        }
 }
