@@ -86,6 +86,19 @@ static void transfer(struct cluster *c, struct node *n)
     settle(c, n);
 }
 
+/* The leader's connections close, and it notices late: what it answers from its lease meanwhile has
+ * to be true. */
+static void isolate(struct cluster *c, struct node *n)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (i == n->id - 1 || c->nodes[i].r == NULL)
+            continue;
+        set_link(c, n->id - 1, i, false);
+        if (n->notices[i].pending)
+            n->notices[i].due_us = c->now_us + 200000;
+    }
+}
+
 static void disturb_links(struct cluster *c, uint64_t dice)
 {
     size_t a = below(c, c->count), b = below(c, c->count);
@@ -114,11 +127,13 @@ void act(struct cluster *c)
     if (dice < 300)
         propose(c, n);
     else if (dice < 600)
-        begin_read(c, n);
+        begin_read(c, leader(c) && dice < 350 ? leader(c) : n);
     else if (dice >= 700 && dice < 700 + c->seed % 5 + (n->installing != 0 ? 10 : 0))
         crash(c, n);
     else if (dice >= 710 && dice < 712)
         transfer(c, leader(c) ? leader(c) : n);
+    else if (dice == 712 && leader(c) != NULL)
+        isolate(c, leader(c));
     else if (dice >= 720 && dice < 735 && c->seed % 3 != 0)
         change_members(c, leader(c) ? leader(c) : n);
     else if (dice >= 740 && dice < 755 && c->seed % 2 != 0)
