@@ -154,7 +154,7 @@ static int write_first_entry(struct node *node)
     batch->has_hard_state = true;
     batch->hard_state = (struct raft_hard_state){ .term = 1, .commit = 1 };
     batch->entries = keel_malloc(sizeof *batch->entries);
-    batch->entries[0] = apply_first_entry(node->members, node->member_count);
+    batch->entries[0] = apply_first_entry(node->founders.members, node->founders.count);
     batch->count = 1;
     int err = wal_write(node->wal, &batch, 1);
 
@@ -177,7 +177,7 @@ static int open_log(struct node *node, const struct snapshot_info *installed,
     }
     err = recover_log(node, installed, ret_recovery);
     /* a start that was interrupted here may have left the log without it */
-    if (err != 0 || !node->identity_is_new || node->member_count == 0 ||
+    if (err != 0 || !node->identity_is_new || node->founders.count == 0 ||
         ret_recovery->last_index != 0)
         return err;
     err = write_first_entry(node);
@@ -295,9 +295,9 @@ static int check_first_listen(const struct node *node)
 {
     if (node->options->listen_peer != NULL)
         return check_listen(node, node->options->listen_peer);
-    for (size_t i = 0; node->identity_is_new && i < node->member_count; i++)
-        if (node->members[i].id == node->identity.id)
-            return check_listen(node, node->members[i].address);
+    for (size_t i = 0; node->identity_is_new && i < node->founders.count; i++)
+        if (node->founders.members[i].id == node->identity.id)
+            return check_listen(node, node->founders.members[i].address);
     return 0;
 }
 
@@ -572,7 +572,7 @@ static void free_all(struct node *node)
     wal_close(node->wal);
     if (node->disk != NULL)
         node->disk->ops->free(node->disk);
-    free(node->member_text);
+    founders_free(&node->founders);
     free(node->wal_dir);
     if (node->dir_fd >= 0)
         close(node->dir_fd);

@@ -31,80 +31,26 @@ uint64_t node_random(void)
 
 /* ---- members ---- */
 
-bool node_name_ok(const char *name)
+/* --initial-cluster into node->founders. */
+static int parse_members(struct node *node)
 {
-    size_t len = strlen(name);
+    char why[512];
+    int err = founders_parse(node->options->initial_cluster, node->identity.token, &node->founders,
+                             why, sizeof why);
 
-    return len > 0 && len < sizeof((struct identity *)0)->name &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == len;
-}
-
-bool node_address_ok(const char *address)
-{
-    char host[256], port[32];
-
-    return strlen(address) < sizeof((struct identity_member *)0)->address &&
-           strcspn(address, " \t\n,=") == strlen(address) &&
-           peer_address_split(address, host, sizeof host, port, sizeof port) == 0;
-}
-
-/* "n1=host:port,n2=host:port" into node->members. */
-static int parse_members(struct node *node, const char *text)
-{
-    const char *token = node->identity.token;
-    char *save = NULL;
-
-    node->member_text = keel_strdup(text);
-    for (char *part = strtok_r(node->member_text, ",", &save); part != NULL;
-         part = strtok_r(NULL, ",", &save)) {
-        char *equals = strchr(part, '=');
-
-        if (equals != NULL)
-            *equals = '\0';
-        if (equals == NULL || !node_name_ok(part) || !node_address_ok(equals + 1)) {
-            log_error("--initial-cluster: '%s' is not NAME=HOST:PORT", part);
-            return KEEL_E_INVALID;
-        }
-        if (node->member_count == KEEL_MEMBERS_MAX) {
-            log_error("--initial-cluster: at most %d members", KEEL_MEMBERS_MAX);
-            return KEEL_E_INVALID;
-        }
-        node->members[node->member_count++] = (struct apply_member){
-            .id = identity_node_id(token, part),
-            .name = part,
-            .address = equals + 1,
-            .voter = true,
-        };
-    }
-    return 0;
-}
-
-static bool names_itself(const struct node *node)
-{
-    for (size_t i = 0; i < node->member_count; i++)
-        if (node->members[i].id == node->identity.id)
-            return true;
-    return false;
+    if (err != 0)
+        log_error("%s", why);
+    return err;
 }
 
 static int check_members(const struct node *node)
 {
-    const struct apply_member *m = node->members;
+    char why[512];
+    int err = founders_check(&node->founders, node->identity.name, why, sizeof why);
 
-    for (size_t i = 0; i < node->member_count; i++)
-        for (size_t j = 0; j < i; j++)
-            if (strcmp(m[i].name, m[j].name) == 0 || strcmp(m[i].address, m[j].address) == 0 ||
-                m[i].id == m[j].id) {
-                log_error("--initial-cluster: %s and %s have the same name or address", m[j].name,
-                          m[i].name);
-                return KEEL_E_INVALID;
-            }
-    if (!names_itself(node)) {
-        log_error("--initial-cluster does not name this node (%s): add %s=HOST:PORT to it",
-                  node->options->name, node->options->name);
-        return KEEL_E_INVALID;
-    }
-    return 0;
+    if (err != 0)
+        log_error("%s", why);
+    return err;
 }
 
 size_t node_members(const struct node *node, struct peer_member ret[KEEL_MEMBERS_MAX],
@@ -144,7 +90,7 @@ static int found_cluster(struct node *node)
     identity->id = identity_node_id(identity->token, o->name);
     identity->incarnation = node_random();
     node->identity_is_new = true;
-    int err = parse_members(node, o->initial_cluster);
+    int err = parse_members(node);
 
     return err != 0 ? err : check_members(node);
 }
@@ -253,7 +199,7 @@ static int check_identity(struct node *node)
         identity_cluster_id(node->identity.token, o->initial_cluster) != node->identity.cluster_id)
         log_warning("--initial-cluster differs from the one at bootstrap and is ignored: "
                     "membership comes from the data directory");
-    return o->initial_cluster != NULL ? parse_members(node, o->initial_cluster) : 0;
+    return o->initial_cluster != NULL ? parse_members(node) : 0;
 }
 
 static int make_identity(struct node *node)

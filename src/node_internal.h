@@ -10,6 +10,7 @@
 #include "lookout.h"
 #include "mvcc/kv.h"
 #include "node.h"
+#include "node_founders.h"
 #include "peer/peer.h"
 #include "replica.h"
 #include "wal/wal.h"
@@ -53,10 +54,8 @@ struct node {
     bool identity_is_new; /* to be saved once log and store exist */
     char mount_point[KEEL_PATH_MAX + 1];
     char source[256];
-    char *wal_dir;                                 /* NULL: below the data directory */
-    struct apply_member members[KEEL_MEMBERS_MAX]; /* of --initial-cluster, at bootstrap */
-    size_t member_count;
-    char *member_text; /* what their strings point into */
+    char *wal_dir;            /* NULL: below the data directory */
+    struct founders founders; /* of --initial-cluster */
 
     struct disk *disk;
     struct wal *wal;
@@ -81,8 +80,6 @@ extern const struct peer_events node_peer_events; /* arg is filled in */
 
 /* Locks the data directory and finds out who this node is, if need be by asking to be let in. */
 int node_open_data_dir(struct node *node);
-bool node_name_ok(const char *name);
-bool node_address_ok(const char *address);
 uint64_t node_random(void); /* never 0 */
 
 /* Who the members are, as far as this node knows: as applied, or as it was told when it joined
