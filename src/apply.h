@@ -88,6 +88,10 @@ struct keel_buf *apply_pack_members(const struct apply_member *members, size_t c
 /* The entry with which a new cluster's log begins, the same on every node: index 1, term 1, all
  * members voters, committed. Its data is counted. */
 struct raft_entry apply_first_entry(const struct apply_member *members, size_t count);
+/* The state becomes that of a new cluster of these members, all voters, as of the applied index: a
+ * restored backup. Nobody has been heard from, no session is open; leases stay, with the time that
+ * they had left. The configuration counts as that index's. To be checkpointed. */
+void apply_found(struct apply *a, const struct apply_member *members, size_t count);
 /* Whether a session is known, and its last applied number. */
 bool apply_session(const struct apply *a, uint64_t session, uint64_t *ret_last);
 /* The result of a number that is applied and not acknowledged. False: not kept. */

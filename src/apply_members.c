@@ -147,6 +147,24 @@ struct raft_entry apply_first_entry(const struct apply_member *members, size_t c
     return entry;
 }
 
+void apply_found(struct apply *a, const struct apply_member *members, size_t count)
+{
+    while (a->session_count > 0)
+        apply_end_sessions(a, a->sessions[0].node);
+    apply_clear_members(a);
+    a->config = (struct raft_config){ 0 };
+    a->config_index = mvcc_applied_index(a->mvcc);
+    for (size_t i = 0; i < count; i++) {
+        struct apply_member member = members[i];
+        bool fits = raft_config_put(&a->config, member.id, true);
+
+        KEEL_ASSERT(fits);
+        member.voter = true;
+        member.incarnation = 0;
+        apply_add_member(a, &member);
+    }
+}
+
 /* ---- contacts ---- */
 
 int apply_contact(struct apply_op *op, const Keel__Contact *contact)

@@ -173,6 +173,10 @@ void mvcc_delete(struct mvcc_txn *txn, struct mvcc_key *key, int64_t time_ns, ui
  * case. Returns the main revision afterwards. */
 uint64_t mvcc_commit(struct mvcc_txn *txn);
 
+/* So many main revisions are never given out: in the state of a restored backup, whose readers may
+ * have seen more than is in it. No transaction is open. */
+void mvcc_skip_revisions(struct mvcc *m, uint64_t count);
+
 /* Directory times: set by create, delete and rename in it. Not a revision. Inside a transaction. */
 void mvcc_touch_dir(struct mvcc_txn *txn, struct mvcc_key *dir, int64_t time_ns);
 

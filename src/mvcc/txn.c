@@ -37,6 +37,12 @@ uint64_t mvcc_commit(struct mvcc_txn *txn)
     return m->revision;
 }
 
+void mvcc_skip_revisions(struct mvcc *m, uint64_t count)
+{
+    KEEL_ASSERT(!m->txn.open && count <= UINT64_MAX - m->revision);
+    m->revision += count;
+}
+
 static int64_t later_of(int64_t a, int64_t b)
 {
     return a > b ? a : b;
