@@ -472,8 +472,20 @@ static bool on_incarnation_ok(void *arg, uint64_t peer, uint64_t incarnation)
     return true; /* none is on record */
 }
 
-/* One peer may be wrong itself; most of them are not: then this node has nothing to do here. */
-static void on_refused(void *arg, uint64_t peer, const char *why)
+/* That this data directory is not the member's, or no member's any more, is for good, whoever says
+ * so first: such nodes must not come together as a cluster of their own. A new node that has not
+ * read of its own addition yet is another matter: a member that is behind does not know it either.
+ */
+static bool is_final(const struct node *node, enum peer_refusal kind)
+{
+    return kind == PEER_REFUSAL_LOST ||
+           (kind == PEER_REFUSAL_REMOVED &&
+            raft_config_is_member(apply_config(node->apply, NULL), node->identity.id));
+}
+
+/* Apart from that, one peer may be wrong itself; most of them are not: then this node has nothing
+ * to do here. */
+static void on_refused(void *arg, uint64_t peer, enum peer_refusal kind, const char *why)
 {
     struct node *node = arg;
     struct peer_member members[KEEL_MEMBERS_MAX];
@@ -482,6 +494,11 @@ static void on_refused(void *arg, uint64_t peer, const char *why)
 
     if (node->told_removed)
         return; /* it stays, and says so */
+    if (is_final(node, kind)) {
+        log_error("stopping: %s", why);
+        node_stop(node, 1);
+        return;
+    }
     for (size_t i = 0; i < count; i++)
         others += members[i].id != node->identity.id;
     forget_refusal(node, peer);
@@ -528,6 +545,11 @@ static struct keel_buf *on_join(void *arg, const char *name, uint64_t incarnatio
     size_t count;
     const struct apply_member *members = apply_members(node->apply, &count);
 
+    if (node->told_removed) {
+        snprintf(ret_why, why_size, "%s has been removed from the cluster itself: ask a member",
+                 node->identity.name);
+        return NULL;
+    }
     for (size_t i = 0; i < count; i++) {
         if (strcmp(members[i].name, name) != 0)
             continue;

@@ -177,6 +177,8 @@ static int promote(const struct ctl *ctl, const char *name)
         fprintf(stderr, "keelctl: %s has not caught up yet%s; try again, or give --wait\n", name,
                 lag.len > 0 ? lag.data : "");
         code = EXIT_AGAIN;
+    } else if (err == EEXIST) {
+        code = refused(name, err, "it is a voter already");
     } else if (err != 0) {
         code = refused(name, err, change_reason(err));
     }

@@ -71,6 +71,21 @@ def test_the_log_on_the_disk_stays_bounded(cluster):
     assert len(c.listdir(2, "d")) == 100
 
 
+def test_how_much_log_is_kept_can_be_changed_at_each_start(make_cluster):
+    c = make_cluster(nodes=1)
+    content = {}
+    for round, kept in enumerate([1 << 20, 1 << 30, 3 << 20]):
+        for n in range(12):
+            content[f"{round}-{n}"] = CONTENT[n:]
+            c.write(1, f"{round}-{n}", CONTENT[n:])
+        c.kill(1, "KILL" if round % 2 else "TERM")
+        with open(os.path.join(c.dir, "flags"), "w") as file:
+            file.write(f"--log-kept\n{kept}\n")
+        c.start(1)
+        for name in content:
+            assert c.read(1, name) == content[name]
+
+
 @pytest.mark.sanitizer
 def test_a_node_that_was_down_for_too_long_is_sent_a_snapshot(cluster):
     c = cluster
