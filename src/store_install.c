@@ -419,11 +419,10 @@ int store_install_finish(char *ret_why, size_t why_size)
     return err;
 }
 
-static int recover(const char *text, uint64_t map_bytes, const struct manifest *manifest,
-                   struct why why)
+/* Which of the two is the manifest's. */
+static int find_marked(const char *text, const char **ret_store, struct why why)
 {
     bool in_place, beside;
-    struct kv *kv;
     int err = is_marked(STORE "/" MARK, text, &in_place, why);
 
     if (err == 0)
@@ -436,7 +435,20 @@ static int recover(const char *text, uint64_t map_bytes, const struct manifest *
                  "there: " ADVICE);
         return KEEL_E_CORRUPT;
     }
-    if (!in_place)
+    *ret_store = in_place ? STORE : STORE_NEW;
+    return 0;
+}
+
+static int recover(const char *text, uint64_t map_bytes, const struct manifest *manifest,
+                   struct why why)
+{
+    const char *store;
+    struct kv *kv;
+    int err = find_marked(text, &store, why);
+
+    if (err != 0)
+        return err;
+    if (strcmp(store, STORE) != 0)
         err = store_install_swap(why.text, why.size);
     if (err == 0)
         err = kv_lmdb_open(STORE, map_bytes, &kv, why.text, why.size);
@@ -447,26 +459,52 @@ static int recover(const char *text, uint64_t map_bytes, const struct manifest *
     return err;
 }
 
+/* KEEL_E_NOTFOUND: there is none. */
+static int read_manifest(char ret_text[MANIFEST_MAX], struct manifest *ret_manifest, struct why why)
+{
+    int err = read_file(MANIFEST, ret_text, why);
+
+    if (err == 0)
+        err = manifest_parse(ret_text, ret_manifest);
+    if (err == KEEL_E_NEWER)
+        snprintf(why.text, why.size, "a newer keelfs was installing a snapshot: use that");
+    if (err == KEEL_E_CORRUPT)
+        snprintf(why.text, why.size, "the file `" MANIFEST "` is damaged: " ADVICE);
+    return err;
+}
+
 int store_install_recover(uint64_t map_bytes, uint64_t *ret_index, uint64_t *ret_term,
                           char *ret_why, size_t why_size)
 {
     struct why why = { ret_why, why_size };
     struct manifest manifest;
     char text[MANIFEST_MAX];
-    int err = read_file(MANIFEST, text, why);
+    int err = read_manifest(text, &manifest, why);
 
     *ret_index = *ret_term = 0;
     if (err == KEEL_E_NOTFOUND)
         return remove_rubbish(why);
     if (err == 0)
-        err = manifest_parse(text, &manifest);
-    if (err == KEEL_E_NEWER)
-        snprintf(ret_why, why_size, "a newer keelfs was installing a snapshot: use that");
-    if (err == KEEL_E_CORRUPT)
-        snprintf(ret_why, why_size, "the file `" MANIFEST "` is damaged: " ADVICE);
-    if (err == 0)
         err = recover(text, map_bytes, &manifest, why);
     if (err != 0)
+        return err;
+    *ret_index = manifest.index;
+    *ret_term = manifest.term;
+    return 0;
+}
+
+int store_install_peek(const char **ret_store, uint64_t *ret_index, uint64_t *ret_term,
+                       char *ret_why, size_t why_size)
+{
+    struct why why = { ret_why, why_size };
+    struct manifest manifest = { 0 };
+    char text[MANIFEST_MAX];
+    int err = read_manifest(text, &manifest, why);
+
+    *ret_store = STORE;
+    if (err == 0)
+        err = find_marked(text, ret_store, why);
+    if (err != 0 && err != KEEL_E_NOTFOUND)
         return err;
     *ret_index = manifest.index;
     *ret_term = manifest.term;

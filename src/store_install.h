@@ -46,6 +46,12 @@ int store_install_finish(char *ret_why, size_t why_size);
 int store_install_recover(uint64_t map_bytes, uint64_t *ret_index, uint64_t *ret_term,
                           char *ret_why, size_t why_size);
 
+/* What store_install_recover would find, without changing anything: in which of the two directories
+ * the store is that counts, and to what the log would be reset (0, 0: nothing is under way). Errors
+ * as there. */
+int store_install_peek(const char **ret_store, uint64_t *ret_index, uint64_t *ret_term,
+                       char *ret_why, size_t why_size);
+
 /* For tests: called with the name of each step once it is done. NULL otherwise. */
 extern void (*store_install_step)(const char *step);
 

@@ -74,6 +74,10 @@ struct kv_ops {
  * KEEL_E_IO; ret_why says what and where. */
 int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *ret_why,
                  size_t why_size);
+/* To look at a store without changing a byte of it, or of its lock; it must be there, and must not
+ * be written. While a node does write it, only a short look is right, and only if what it gives has
+ * a check of its own. Errors as above. */
+int kv_lmdb_open_read_only(const char *dir, struct kv **ret_kv, char *ret_why, size_t why_size);
 /* In memory, and for one thread. */
 struct kv *kv_mem_new(void);
 

@@ -296,15 +296,15 @@ static int check_length(MDB_env *env, const char *dir, char *ret_why, size_t why
     return KEEL_E_CORRUPT;
 }
 
-static int open_tables(struct kv_lmdb *lmdb)
+static int open_tables(struct kv_lmdb *lmdb, bool read_only)
 {
     MDB_txn *txn;
-    int rc = mdb_txn_begin(lmdb->env, NULL, 0, &txn);
+    int rc = mdb_txn_begin(lmdb->env, NULL, read_only ? MDB_RDONLY : 0, &txn);
 
     if (rc != 0)
         return rc;
     for (size_t t = 0; t < KV_TABLES && rc == 0; t++)
-        rc = mdb_dbi_open(txn, table_names[t], MDB_CREATE, &lmdb->tables[t]);
+        rc = mdb_dbi_open(txn, table_names[t], read_only ? 0 : MDB_CREATE, &lmdb->tables[t]);
     if (rc != 0) {
         mdb_txn_abort(txn);
         return rc;
@@ -385,7 +385,7 @@ int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *
             lmdb_close(&lmdb->kv);
             return err;
         }
-        rc = open_tables(lmdb);
+        rc = open_tables(lmdb, false);
     }
     if (rc == 0)
         rc = sync_directory(dir, ".");
@@ -393,6 +393,30 @@ int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *
         rc = sync_directory(dir, "..");
     if (rc != 0) {
         err = open_failed(rc, step, dir, ret_why, why_size);
+        lmdb_close(&lmdb->kv);
+        return err;
+    }
+    *ret_kv = &lmdb->kv;
+    return 0;
+}
+
+int kv_lmdb_open_read_only(const char *dir, struct kv **ret_kv, char *ret_why, size_t why_size)
+{
+    struct kv_lmdb *lmdb = keel_calloc(1, sizeof *lmdb);
+    int rc = mdb_env_create(&lmdb->env), err = 0;
+
+    lmdb->kv.ops = &lmdb_ops;
+    if (rc == 0)
+        rc = mdb_env_set_maxdbs(lmdb->env, KV_TABLES);
+    if (rc == 0)
+        rc = mdb_env_open(lmdb->env, dir, MDB_RDONLY | MDB_NOLOCK | MDB_NOTLS, 0);
+    if (rc == 0)
+        err = check_length(lmdb->env, dir, ret_why, why_size);
+    if (rc == 0 && err == 0)
+        rc = open_tables(lmdb, true);
+    if (rc != 0)
+        err = open_failed(rc, "open", dir, ret_why, why_size);
+    if (err != 0) {
         lmdb_close(&lmdb->kv);
         return err;
     }
