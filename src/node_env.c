@@ -478,9 +478,13 @@ static bool on_incarnation_ok(void *arg, uint64_t peer, uint64_t incarnation)
  */
 static bool is_final(const struct node *node, enum peer_refusal kind)
 {
-    return kind == PEER_REFUSAL_LOST ||
-           (kind == PEER_REFUSAL_REMOVED &&
-            raft_config_is_member(apply_config(node->apply, NULL), node->identity.id));
+    size_t count;
+    const struct apply_member *members = apply_members(node->apply, &count);
+    bool is_member = false;
+
+    for (size_t i = 0; i < count; i++)
+        is_member |= members[i].id == node->identity.id;
+    return kind == PEER_REFUSAL_LOST || (kind == PEER_REFUSAL_REMOVED && is_member);
 }
 
 /* Apart from that, one peer may be wrong itself; most of them are not: then this node has nothing

@@ -149,13 +149,13 @@ static void dismiss(struct channel *ch, struct keel_message *msg_take)
     channel_part(ch);
 }
 
-static void refuse(struct channel *ch, const char *why)
+static void refuse(struct channel *ch, enum peer_refusal kind, const char *why)
 {
     if (ch->link != NULL)
         link_complain(ch->link, "refused by us", why);
     else
         channel_complain_of_stranger(ch->pool, why);
-    dismiss(ch, handshake_refusal(why));
+    dismiss(ch, handshake_refusal(kind, why));
 }
 
 /* Two members may dial each other at the same time. Both ends then keep the connection that was
@@ -205,17 +205,19 @@ static void establish(struct channel *ch)
     pool->events.connected(pool->events.arg, link->id, ch->incarnation, ch->level);
 }
 
-/* The link of whoever says this HELLO; NULL: ret_why. */
-static struct peer_link *recognize(struct channel *ch, const struct hello *hello, char *ret_why,
-                                   size_t size)
+/* The link of whoever says this HELLO; NULL: ret_kind, ret_why. */
+static struct peer_link *recognize(struct channel *ch, const struct hello *hello,
+                                   enum peer_refusal *ret_kind, char *ret_why, size_t size)
 {
     struct peer_pool *pool = ch->pool;
     enum handshake_verdict verdict =
         handshake_check(&pool->options, hello, ch->link ? ch->link->id : 0, ret_why, size);
 
-    if (verdict == HANDSHAKE_REFUSED)
+    *ret_kind = verdict == HANDSHAKE_REMOVED ? PEER_REFUSAL_REMOVED : PEER_REFUSAL_OTHER;
+    if (verdict == HANDSHAKE_REFUSED || verdict == HANDSHAKE_REMOVED)
         return NULL;
     if (!pool->events.incarnation_ok(pool->events.arg, hello->id, hello->incarnation)) {
+        *ret_kind = PEER_REFUSAL_LOST;
         snprintf(ret_why, size, "%s has lost its data: remove it and add it again", hello->name);
         return NULL;
     }
@@ -244,10 +246,11 @@ static int on_hello(struct channel *ch, const struct keel_message *msg)
 
     if (err != 0)
         return err;
-    struct peer_link *link = recognize(ch, &hello, why, sizeof why);
+    enum peer_refusal kind;
+    struct peer_link *link = recognize(ch, &hello, &kind, why, sizeof why);
 
     if (link == NULL) {
-        refuse(ch, why);
+        refuse(ch, kind, why);
         return 0;
     }
     ch->incarnation = hello.incarnation;
@@ -272,13 +275,14 @@ static int on_refusal(struct channel *ch, const struct keel_message *msg)
 {
     struct peer_pool *pool = ch->pool;
     char why[HANDSHAKE_WHY_SIZE];
-    int err = handshake_read_refusal(keel_buf_slice(msg->data), why, sizeof why);
+    enum peer_refusal kind;
+    int err = handshake_read_refusal(keel_buf_slice(msg->data), &kind, why, sizeof why);
 
     if (err != 0 || ch->link == NULL)
         return KEEL_E_MALFORMED;
     ch->link->refused = true;
     link_complain(ch->link, "refused us", why);
-    pool->events.refused(pool->events.arg, ch->link->id, why);
+    pool->events.refused(pool->events.arg, ch->link->id, kind, why);
     return KEEL_E_CLOSED;
 }
 
@@ -308,7 +312,7 @@ static int on_join(struct channel *ch, const struct keel_message *msg)
     struct keel_buf *packed = welcome(pool, &join, why, sizeof why);
 
     if (packed == NULL) {
-        refuse(ch, why);
+        refuse(ch, PEER_REFUSAL_OTHER, why);
         return 0;
     }
     struct keel_message *answer = keel_message_new(MESSAGE_WELCOME);

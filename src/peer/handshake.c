@@ -28,12 +28,13 @@ struct keel_message *handshake_hello(const struct peer_options *self, uint64_t t
     return msg;
 }
 
-struct keel_message *handshake_refusal(const char *why)
+struct keel_message *handshake_refusal(enum peer_refusal kind, const char *why)
 {
     struct keel_message *msg = keel_message_new(MESSAGE_REFUSAL);
     Keel__Refusal refusal = KEEL__REFUSAL__INIT;
 
     refusal.why = (char *)(uintptr_t)why;
+    refusal.kind = kind;
     msg->data = keel_buf_new(keel__refusal__get_packed_size(&refusal));
     keel__refusal__pack(&refusal, msg->data->data);
     return msg;
@@ -84,13 +85,16 @@ int handshake_read_hello(struct keel_slice packed, struct hello *ret_hello)
     return fits ? 0 : KEEL_E_MALFORMED;
 }
 
-int handshake_read_refusal(struct keel_slice packed, char *ret_why, size_t size)
+int handshake_read_refusal(struct keel_slice packed, enum peer_refusal *ret_kind, char *ret_why,
+                           size_t size)
 {
     Keel__Refusal *refusal = keel__refusal__unpack(NULL, packed.len, packed.data);
 
     if (refusal == NULL)
         return KEEL_E_MALFORMED;
     copy_printable(refusal->why, ret_why, size);
+    *ret_kind = refusal->kind <= PEER_REFUSAL_REMOVED ? (enum peer_refusal)refusal->kind
+                                                      : PEER_REFUSAL_OTHER;
     keel__refusal__free_unpacked(refusal, NULL);
     return 0;
 }
@@ -187,13 +191,14 @@ static const struct peer_member *find_member(const struct peer_options *self, ui
 static enum handshake_verdict check_unknown(const struct peer_options *self,
                                             const struct hello *hello, char *ret_why, size_t size)
 {
-    if (hello->id != 0 && hello->id != self->id && hello->config_index > self->config_index)
-        return HANDSHAKE_GUEST;
-    if (hello->config_index > 0)
-        snprintf(ret_why, size, "%s has been removed from the cluster", hello->name);
-    else
+    if (hello->id == 0 || hello->id == self->id || hello->config_index == 0) {
         snprintf(ret_why, size, "%s is not a member of this cluster: add it first", hello->name);
-    return HANDSHAKE_REFUSED;
+        return HANDSHAKE_REFUSED;
+    }
+    if (hello->config_index > self->config_index)
+        return HANDSHAKE_GUEST;
+    snprintf(ret_why, size, "%s has been removed from the cluster", hello->name);
+    return HANDSHAKE_REMOVED;
 }
 
 enum handshake_verdict handshake_check(const struct peer_options *self, const struct hello *hello,

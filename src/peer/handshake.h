@@ -23,14 +23,15 @@ struct join {
 };
 
 struct keel_message *handshake_hello(const struct peer_options *self, uint64_t to);
-struct keel_message *handshake_refusal(const char *why);
+struct keel_message *handshake_refusal(enum peer_refusal kind, const char *why);
 
 struct keel_message *handshake_join(const char *name, uint64_t incarnation);
 
 /* KEEL_E_MALFORMED. Names have only printable characters afterwards: they go into our log. */
 int handshake_read_hello(struct keel_slice packed, struct hello *ret_hello);
 int handshake_read_join(struct keel_slice packed, struct join *ret_join);
-int handshake_read_refusal(struct keel_slice packed, char *ret_why, size_t size);
+int handshake_read_refusal(struct keel_slice packed, enum peer_refusal *ret_kind, char *ret_why,
+                           size_t size);
 /* Free it with peer_welcome_free, also after an error. */
 int handshake_read_welcome(struct keel_slice packed, struct peer_welcome *ret_welcome);
 
@@ -40,6 +41,7 @@ bool handshake_check_version(const char *self, const char *name, uint32_t versio
 
 enum handshake_verdict {
     HANDSHAKE_REFUSED, /* ret_why says what is wrong and what to do, for the other side's log */
+    HANDSHAKE_REMOVED, /* the same: no member any more */
     HANDSHAKE_MEMBER,
     HANDSHAKE_GUEST, /* not a member by our configuration, but it knows a later one */
 };

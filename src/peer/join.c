@@ -137,9 +137,10 @@ static int read_answer(const struct keel_message *answer, const char *address,
                        struct peer_welcome *ret_welcome, char *ret_why, size_t why_size)
 {
     int err = KEEL_E_MALFORMED;
+    enum peer_refusal kind;
 
     if (answer->type == MESSAGE_REFUSAL) {
-        err = handshake_read_refusal(keel_buf_slice(answer->data), ret_why, why_size);
+        err = handshake_read_refusal(keel_buf_slice(answer->data), &kind, ret_why, why_size);
         if (err == 0)
             return KEEL_E_PERM;
     } else if (answer->type == MESSAGE_WELCOME) {

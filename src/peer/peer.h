@@ -39,6 +39,13 @@ struct peer_options {
     uint32_t level;        /* semantics level */
 };
 
+/* Why a peer will have nothing to do with us. */
+enum peer_refusal {
+    PEER_REFUSAL_OTHER, /* another cluster, version, address …: one of the two is set up wrongly */
+    PEER_REFUSAL_LOST,  /* our data directory is not the one that was a member: for good */
+    PEER_REFUSAL_REMOVED, /* we are no member by a configuration that is at least as new as ours */
+};
+
 struct peer_events {
     void *arg;
     /* A message from an authenticated member; taken. */
@@ -51,7 +58,7 @@ struct peer_events {
     bool (*incarnation_ok)(void *arg, uint64_t peer, uint64_t incarnation);
     /* We were refused: `why` says what to do; logged by the pool already. It dials on, once a
      * second. */
-    void (*refused)(void *arg, uint64_t peer, const char *why);
+    void (*refused)(void *arg, uint64_t peer, enum peer_refusal kind, const char *why);
     /* A new node asks to be let in: packs the WELCOME for the member that was added under its name,
      * or says why not. NULL: ret_why. May be NULL itself: nobody is let in. */
     struct keel_buf *(*join)(void *arg, const char *name, uint64_t incarnation, char *ret_why,

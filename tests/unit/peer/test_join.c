@@ -175,7 +175,9 @@ static void an_answer_that_is_none_is_not_taken_for_a_welcome(void **state)
                      KEEL_E_MALFORMED);
     assert_int_equal(answer_with_message(keel_message_new(MESSAGE_PING), why, sizeof why),
                      KEEL_E_MALFORMED);
-    assert_int_equal(answer_with_message(handshake_refusal("no\n"), why, sizeof why), KEEL_E_PERM);
+    assert_int_equal(
+        answer_with_message(handshake_refusal(PEER_REFUSAL_OTHER, "no\n"), why, sizeof why),
+        KEEL_E_PERM);
     assert_string_equal(why, "no?");
     welcome.cluster_id = welcome.id = 1;
     welcome.members = members;

@@ -64,6 +64,7 @@ static void a_member_that_is_removed_gets_what_was_queued_and_is_told_why(void *
     assert_int_equal(world->nodes[1].bulk, LARGE);
     assert_int_equal(world->nodes[1].urgent, 1);
     assert_string_equal(world->nodes[1].refused, "n1 has been removed from the cluster");
+    assert_int_equal(world->nodes[1].refusal, PEER_REFUSAL_REMOVED);
     assert_int_equal(world->nodes[2].connected[1], 1);
     assert_int_equal(world->nodes[2].disconnected[3], 0);
     world_free(world);
@@ -225,6 +226,7 @@ static void a_guest_of_another_incarnation_is_refused(void **state)
     WAIT_FOR(world, world->nodes[1].refusals > 0);
     assert_string_equal(world->nodes[1].refused,
                         "n1 has lost its data: remove it and add it again");
+    assert_int_equal(world->nodes[1].refusal, PEER_REFUSAL_LOST);
     world_free(world);
 }
 

@@ -511,7 +511,7 @@ static void an_unknown_node_is_a_guest_only_if_it_knows_a_later_configuration(vo
     hello.config_index = 6;
     assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_GUEST);
     hello.config_index = 5;
-    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
+    assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REMOVED);
     assert_string_equal(why, "n9 has been removed from the cluster");
     hello.config_index = 0;
     assert_int_equal(check(&self, &hello, 0, why), HANDSHAKE_REFUSED);
@@ -527,13 +527,16 @@ static void an_unknown_node_is_a_guest_only_if_it_knows_a_later_configuration(vo
 
 static void a_refusal_cannot_write_control_characters_into_the_log(void **state)
 {
-    struct keel_message *msg = handshake_refusal("no\n2026 error: forged\033[2J");
+    struct keel_message *msg =
+        handshake_refusal(PEER_REFUSAL_LOST, "no\n2026 error: forged\033[2J");
+    enum peer_refusal kind;
     char why[64];
 
     (void)state;
-    assert_int_equal(handshake_read_refusal(keel_buf_slice(msg->data), why, sizeof why), 0);
+    assert_int_equal(handshake_read_refusal(keel_buf_slice(msg->data), &kind, why, sizeof why), 0);
     assert_string_equal(why, "no?2026 error: forged?[2J");
-    assert_int_equal(handshake_read_refusal(keel_slice_of("\x0a\xff", 2), why, sizeof why),
+    assert_int_equal(kind, PEER_REFUSAL_LOST);
+    assert_int_equal(handshake_read_refusal(keel_slice_of("\x0a\xff", 2), &kind, why, sizeof why),
                      KEEL_E_MALFORMED);
     keel_message_free(msg);
 }

@@ -62,12 +62,13 @@ static bool on_incarnation(void *arg, uint64_t peer, uint64_t incarnation)
     return node->expected[peer] == 0 || node->expected[peer] == incarnation;
 }
 
-static void on_refused(void *arg, uint64_t peer, const char *why)
+static void on_refused(void *arg, uint64_t peer, enum peer_refusal kind, const char *why)
 {
     struct node *node = arg;
 
     (void)peer;
     node->refusals++;
+    node->refusal = kind;
     snprintf(node->refused, sizeof node->refused, "%s", why);
 }
 
@@ -337,8 +338,9 @@ static int fake_take(void *arg, struct keel_message *msg_take)
     fake->last = msg_take->type;
     fake->count++;
     if (msg_take->type == MESSAGE_REFUSAL)
-        assert_int_equal(
-            handshake_read_refusal(keel_buf_slice(msg_take->data), fake->why, sizeof fake->why), 0);
+        assert_int_equal(handshake_read_refusal(keel_buf_slice(msg_take->data), &fake->refusal,
+                                                fake->why, sizeof fake->why),
+                         0);
     keel_message_free(msg_take);
     return 0;
 }

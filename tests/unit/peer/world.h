@@ -26,6 +26,7 @@ struct node {
     uint64_t expected[IDS]; /* incarnation on record; 0: any */
     char refused[HANDSHAKE_WHY_SIZE];
     unsigned int refusals;
+    enum peer_refusal refusal; /* the last one */
     size_t bulk, urgent;       /* messages received */
     size_t bulk_before_urgent; /* bulk ones when the first urgent one came */
     struct keel_message *last;
@@ -78,6 +79,7 @@ struct fake {
     enum keel_message_type last; /* received; 0: nothing yet */
     size_t count;
     char why[HANDSHAKE_WHY_SIZE]; /* of the last refusal */
+    enum peer_refusal refusal;
 };
 
 struct fake fake_dial(const char *address);
