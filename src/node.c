@@ -95,6 +95,14 @@ static int read_store(struct node *node, struct snapshot_info *ret_installed, ch
     return err;
 }
 
+static bool has_config(const struct node *node)
+{
+    uint64_t index;
+
+    apply_config(node->apply, &index);
+    return index > 0;
+}
+
 static int open_store(struct node *node, struct snapshot_info *ret_installed)
 {
     char why[1024];
@@ -110,8 +118,11 @@ static int open_store(struct node *node, struct snapshot_info *ret_installed)
     }
     err = apply_new(node->mvcc, &node->apply);
     mvcc_read_end(node->mvcc);
+    if (err == 0 && mvcc_applied_index(node->mvcc) > 0 && !has_config(node))
+        err = KEEL_E_CORRUPT; /* every log begins with one */
     if (err != 0)
-        log_error("store: the cluster's state in it cannot be read: %s", keel_strerror(err));
+        log_error("store: the cluster's state in it cannot be read: %s%s", keel_strerror(err),
+                  err == KEEL_E_CORRUPT ? STORE_ADVICE : "");
     return err;
 }
 
@@ -341,6 +352,7 @@ static int open_peers(struct node *node)
 
     if (err != 0)
         return err;
+    node->peers_config_index = options.config_index;
     events.arg = node;
     err = peer_pool_new(&node->loop, &options, &events, &node->peers, why, sizeof why);
 

@@ -356,7 +356,7 @@ static void env_members_changed(struct keel_env *env)
     node_of(env)->members_changed = true;
 }
 
-/* Incarnations are looked up at each handshake. */
+/* Incarnations are looked up at each handshake: only who the members are has to be told. */
 void node_follow_members(struct node *node)
 {
     struct peer_member members[KEEL_MEMBERS_MAX];
@@ -367,6 +367,9 @@ void node_follow_members(struct node *node)
     node->members_changed = false;
     size_t count = node_members(node, members, &config_index);
 
+    if (config_index == node->peers_config_index)
+        return;
+    node->peers_config_index = config_index;
     peer_pool_set_members(node->peers, members, count, config_index);
     check_removed(node);
     node_report(node);
@@ -499,6 +502,8 @@ static void on_refused(void *arg, uint64_t peer, enum peer_refusal kind, const c
     if (node->told_removed)
         return; /* it stays, and says so */
     if (is_final(node, kind)) {
+        if (kind == PEER_REFUSAL_REMOVED)
+            removal_note(node->dir_fd);
         log_error("stopping: %s", why);
         node_stop(node, 1);
         return;

@@ -5,6 +5,9 @@
 
 #include "apply.h"
 
+/* --cluster-token, when it is not given. */
+#define DEFAULT_TOKEN "keelfs"
+
 struct founders {
     struct apply_member members[KEEL_MEMBERS_MAX]; /* all of them voters */
     size_t count;

@@ -16,7 +16,6 @@
 #include "wal/wal.h"
 #include "worker.h"
 
-#define DEFAULT_TOKEN "keelfs"
 #define STORE_DIR "store"
 #define STORE_ADVICE \
     "; restore the data directory from a backup, or remove this member and add it again"
@@ -72,6 +71,7 @@ struct node {
     bool workers_running;
     uint64_t refused_by[KEEL_MEMBERS_MAX]; /* peers that do not take us for who we say */
     size_t refusals;
+    uint64_t peers_config_index; /* of the members that the peers were told */
     bool members_changed, told_removed;
 };
 
