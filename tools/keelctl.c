@@ -1,7 +1,8 @@
 /* keelctl: asks a running node, through nothing but its mount: the files of /@keel and the views of
  * names. What a node may be asked, and how it answers, is decided there; this only finds the mount,
  * prints, and turns the lines into JSON. It never hangs: a watchdog thread ends it when the mount
- * does not answer. What changes the cluster is in keelctl_members.c. */
+ * does not answer. What changes the cluster is in keelctl_members.c, backups in keelctl_snapshot.c.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -340,8 +341,7 @@ static json_t *json_of_lines(char *text, uint64_t *ret_more)
 
 /* ---- output ---- */
 
-/* Flushes; an exit code. */
-static int finish_output(void)
+int ctl_finish_output(void)
 {
     if (fflush(stdout) == 0 && ferror(stdout) == 0)
         return 0;
@@ -354,7 +354,7 @@ int ctl_print_text(const struct keel_text *text)
     atomic_store(&watchdog_off, true);
     if (text->len > 0)
         fwrite(text->data, 1, text->len, stdout);
-    return finish_output();
+    return ctl_finish_output();
 }
 
 static int print_json_take(json_t *value)
@@ -365,7 +365,7 @@ static int print_json_take(json_t *value)
     json_decref(value);
     if (err == 0)
         putchar('\n');
-    return finish_output();
+    return ctl_finish_output();
 }
 
 /* ---- the commands ---- */
@@ -484,6 +484,7 @@ static int run_log(const struct ctl *ctl, char **operands)
 static const struct ctl_command commands[] = {
     { "status", "", "the node that serves this mount, as name: value lines", 0, 0, run_status },
     { "members", " [CHANGE]", "the members of the cluster, one line each", 0, 64, run_members },
+    { "snapshot", " VERB FILE", "saves, looks at or restores a backup", 2, 2, run_snapshot },
     { "transfer", " [NAME]", "hands leadership to a voter, or to any", 0, 1, run_transfer },
     { "log", " PATH", "the kept revisions of a key, newest first", 1, 1, run_log },
     { NULL, NULL, NULL, 0, 0, NULL },
@@ -513,6 +514,14 @@ static void print_help(void)
          "  promote NAME [--wait]         makes a learner that has caught up a voter\n"
          "  remove NAME                   for good: its data directory is of no use then\n"
          "  apply 'CHANGE' 'CHANGE'…      several at once; 'add NAME HOST:PORT voter' for --voter\n"
+         "\n"
+         "VERB of snapshot:\n"
+         "  save [--data-dir DIR]   of the node behind the mount (root only), or of one that is\n"
+         "                          stopped, out of its data directory\n"
+         "  status                  checks all of the file, and says what is in it\n"
+         "  restore --data-dir DIR --name NAME --initial-cluster NAME=HOST:PORT,…\n"
+         "          [--cluster-token TOKEN] [--bump-revision N] [--wal-dir DIR]\n"
+         "                          a data directory of a new cluster: once for each member\n"
          "\n"
          "PATH is absolute inside the mount, relative to the working directory if that is in\n"
          "the mount, or else a key (conf/db).\n"
@@ -555,13 +564,21 @@ static bool parse_timeout(const char *text)
 /* Parses up to the command. -1: go on; else the exit code. */
 static int parse_options(int argc, char **argv, struct ctl *ctl, const char **ret_mount)
 {
-    static const struct option options[] = { { "mount", required_argument, NULL, 'm' },
-                                             { "json", no_argument, NULL, 'j' },
-                                             { "timeout", required_argument, NULL, 't' },
-                                             { "voter", no_argument, NULL, 'v' },
-                                             { "wait", no_argument, NULL, 'w' },
-                                             { "help", no_argument, NULL, 'h' },
-                                             { NULL, 0, NULL, 0 } };
+    static const struct option options[] = {
+        { "mount", required_argument, NULL, 'm' },
+        { "json", no_argument, NULL, 'j' },
+        { "timeout", required_argument, NULL, 't' },
+        { "voter", no_argument, NULL, 'v' },
+        { "wait", no_argument, NULL, 'w' },
+        { "data-dir", required_argument, NULL, SNAPSHOT_DATA_DIR },
+        { "wal-dir", required_argument, NULL, SNAPSHOT_WAL_DIR },
+        { "name", required_argument, NULL, SNAPSHOT_NAME },
+        { "initial-cluster", required_argument, NULL, SNAPSHOT_INITIAL_CLUSTER },
+        { "cluster-token", required_argument, NULL, SNAPSHOT_CLUSTER_TOKEN },
+        { "bump-revision", required_argument, NULL, SNAPSHOT_BUMP_REVISION },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 }
+    };
     int c;
 
     while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -586,8 +603,16 @@ static int parse_options(int argc, char **argv, struct ctl *ctl, const char **re
             return EXIT_USAGE;
         case 'h':
             print_help();
-            return finish_output();
-        default: /* getopt has said what is wrong */
+            return ctl_finish_output();
+        default:
+            if (c >= SNAPSHOT_DATA_DIR && c < SNAPSHOT_OPTIONS_END) {
+                int code = snapshot_option(ctl, c, optarg);
+
+                if (code == 0)
+                    break;
+                return code;
+            }
+            /* getopt has said what is wrong */
             fputs("keelctl: see keelctl --help\n", stderr);
             return EXIT_USAGE;
         }
@@ -598,6 +623,8 @@ static int parse_options(int argc, char **argv, struct ctl *ctl, const char **re
 static int run(const struct ctl_command *command, struct ctl *ctl, const char *mount,
                char **operands)
 {
+    if (command->run == run_snapshot && !snapshot_needs_mount(ctl, operands))
+        return command->run(ctl, operands);
     watchdog_start();
     ctl->mount = find_mount(mount);
     if (ctl->mount == NULL) {
@@ -630,7 +657,8 @@ int main(int argc, char **argv)
     int operands = argc - optind - 1;
 
     if (operands < command->operands_min || operands > command->operands_max ||
-        ((ctl.voter || ctl.wait) && command->run != run_members)) {
+        ((ctl.voter || ctl.wait) && command->run != run_members) ||
+        (ctl.snapshot.given && command->run != run_snapshot)) {
         fprintf(stderr, "usage: keelctl %s%s\n", command->name, command->arguments);
         return EXIT_USAGE;
     }
