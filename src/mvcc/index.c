@@ -1,9 +1,14 @@
 /* The tree of keys: AA trees of children, revisions of a key, the inode map. See index.h; rules of
- * the filesystem are checked by the callers (txn.c, scan.c). */
+ * the filesystem are checked by the callers (txn.c, scan.c), what goes when is for compact.c. */
 #include <stdlib.h>
 
 #include "check.h"
 #include "mvcc/index.h"
+
+enum {
+    DEPTH_MAX = 80, /* an AA tree is at most 2 * log2(n + 1) deep, n < 2^40 */
+    QUOTA_RECORD = 256,
+};
 
 static struct keel_slice name_of(const struct mvcc_key *key)
 {
@@ -45,7 +50,7 @@ struct mvcc_key *index_next_child(const struct mvcc_key *dir, struct keel_slice 
 /* A left child on the same level becomes the parent. */
 static void skew(struct mvcc_key **link)
 {
-    struct mvcc_key *key = *link, *left = key->left;
+    struct mvcc_key *key = *link, *left = key ? key->left : NULL;
 
     if (left == NULL || left->level != key->level)
         return;
@@ -57,7 +62,7 @@ static void skew(struct mvcc_key **link)
 /* Two right children in a row on one level: the middle one goes up. */
 static void split(struct mvcc_key **link)
 {
-    struct mvcc_key *key = *link, *right = key->right;
+    struct mvcc_key *key = *link, *right = key ? key->right : NULL;
 
     if (right == NULL || right->right == NULL || right->right->level != key->level)
         return;
@@ -84,7 +89,7 @@ static struct mvcc_key *key_new(struct mvcc_key *parent, struct keel_slice name)
 
 struct mvcc_key *index_add_child(struct mvcc_key *dir, struct keel_slice name)
 {
-    struct mvcc_key **links[80]; /* an AA tree is at most 2 * log2(n + 1) deep, n < 2^40 */
+    struct mvcc_key **links[DEPTH_MAX];
     size_t depth = 0;
 
     KEEL_ASSERT(dir->dir != NULL);
@@ -110,6 +115,100 @@ struct mvcc_key *index_add_child(struct mvcc_key *dir, struct keel_slice name)
     return key;
 }
 
+/* A child below may have become too low for its parent: the parent comes down, and what then stands
+ * on one level with it goes to the right. */
+static void lower(struct mvcc_key **link)
+{
+    struct mvcc_key *key = *link;
+    unsigned left = key->left ? key->left->level : 0, right = key->right ? key->right->level : 0;
+
+    if (left + 1 >= key->level && right + 1 >= key->level)
+        return;
+    key->level--;
+    if (right > key->level)
+        key->right->level = key->level;
+    skew(link);
+    skew(&(*link)->right);
+    if ((*link)->right != NULL)
+        skew(&(*link)->right->right);
+    split(link);
+    split(&(*link)->right);
+}
+
+/* Takes a key out that has two children: the next one in order, which has no left child, comes into
+ * its place. Returns how many links there are then above the place that is empty now. */
+static size_t replace_by_next(struct mvcc_key **links[DEPTH_MAX], size_t depth)
+{
+    struct mvcc_key **place = links[depth - 1], *key = *place;
+    size_t below = depth;
+
+    for (struct mvcc_key **link = &key->right; *link != NULL; link = &(*link)->left) {
+        KEEL_ASSERT(depth < DEPTH_MAX);
+        links[depth++] = link;
+    }
+    struct mvcc_key *next = *links[depth - 1];
+
+    *links[depth - 1] = next->right;
+    next->left = key->left;
+    next->right = key->right;
+    next->level = key->level;
+    *place = next;
+    links[below] = &next->right; /* it was a link inside the key that goes */
+    return depth;
+}
+
+static void remove_child(struct mvcc_dir *dir, const struct mvcc_key *key)
+{
+    struct mvcc_key **links[DEPTH_MAX];
+    size_t depth = 0;
+
+    links[depth++] = &dir->children;
+    while (*links[depth - 1] != key) {
+        struct mvcc_key *at = *links[depth - 1];
+
+        KEEL_ASSERT(at != NULL && depth < DEPTH_MAX);
+        links[depth++] = keel_slice_compare(name_of(key), name_of(at)) < 0 ? &at->left : &at->right;
+    }
+    if (key->left != NULL && key->right != NULL)
+        depth = replace_by_next(links, depth);
+    else
+        *links[depth - 1] = key->left ? key->left : key->right;
+    while (--depth > 0)
+        lower(links[depth - 1]);
+}
+
+void index_make_dir(struct mvcc_key *key)
+{
+    if (key->dir != NULL)
+        return;
+    key->dir = keel_calloc(1, sizeof *key->dir);
+    key->dir->key = key;
+    keel_list_init(&key->dir->dirty);
+}
+
+static void key_free(struct mvcc_key *key)
+{
+    if (key->count > 1)
+        free(key->revs.many.list);
+    free(key->dir);
+    free(key);
+}
+
+void index_release(struct mvcc_key *key)
+{
+    while (key->parent != NULL && key->count == 0 && key->pins == 0 &&
+           (key->dir == NULL || key->dir->children == NULL)) {
+        struct mvcc_key *parent = key->parent;
+
+        KEEL_ASSERT(key->ino == 0);
+        remove_child(parent->dir, key);
+        if (key->dir != NULL)
+            keel_list_remove(&key->dir->dirty);
+        key_free(key);
+        key = parent;
+    }
+}
+
 struct keel_slice index_path_of(const struct mvcc_key *key, struct index_path *path)
 {
     size_t start = sizeof path->at;
@@ -128,10 +227,24 @@ struct keel_slice index_path_of(const struct mvcc_key *key, struct index_path *p
 
 /* ---- the inode map ---- */
 
+__extension__ typedef unsigned __int128 wide;
+
+/* Fibonacci hashing (Knuth, vol. 3, 6.4): consecutive numbers spread evenly over 2^64; that scaled
+ * to the capacity, which so may grow by less than doubling. */
 static size_t ino_slot(const struct ino_map *map, uint64_t ino)
 {
-    /* Fibonacci hashing (Knuth, vol. 3, 6.4): consecutive numbers spread evenly. */
-    return (size_t)(ino * UINT64_C(0x9e3779b97f4a7c15) >> (64 - __builtin_ctzll(map->capacity)));
+    return (size_t)((wide)(ino * UINT64_C(0x9e3779b97f4a7c15)) * map->capacity >> 64);
+}
+
+static size_t slot_after(const struct ino_map *map, size_t i)
+{
+    return i + 1 < map->capacity ? i + 1 : 0;
+}
+
+/* How many steps slot i is behind `from`. */
+static size_t slots_from(const struct ino_map *map, size_t from, size_t i)
+{
+    return i >= from ? i - from : i + map->capacity - from;
 }
 
 struct mvcc_key *index_by_ino(const struct mvcc_index *index, uint64_t ino)
@@ -140,7 +253,7 @@ struct mvcc_key *index_by_ino(const struct mvcc_index *index, uint64_t ino)
 
     if (map->capacity == 0 || ino == 0)
         return NULL;
-    for (size_t i = ino_slot(map, ino); map->slots[i] != NULL; i = (i + 1) & (map->capacity - 1))
+    for (size_t i = ino_slot(map, ino); map->slots[i] != NULL; i = slot_after(map, i))
         if (map->slots[i]->ino == ino)
             return map->slots[i];
     return NULL;
@@ -151,14 +264,14 @@ static void map_place(struct ino_map *map, struct mvcc_key *key)
     size_t i = ino_slot(map, key->ino);
 
     while (map->slots[i] != NULL)
-        i = (i + 1) & (map->capacity - 1);
+        i = slot_after(map, i);
     map->slots[i] = key;
     map->count++;
 }
 
 static void map_grow(struct ino_map *map)
 {
-    struct ino_map bigger = { .capacity = map->capacity ? map->capacity * 2 : 64 };
+    struct ino_map bigger = { .capacity = map->capacity ? map->capacity / 2 * 3 : 64 };
 
     bigger.slots = keel_calloc(bigger.capacity, sizeof *bigger.slots);
     for (size_t i = 0; i < map->capacity; i++)
@@ -180,15 +293,14 @@ static void map_add(struct ino_map *map, struct mvcc_key *key)
  * algorithm 6.4R). The key still has the inode number. */
 static void map_remove(struct ino_map *map, const struct mvcc_key *key)
 {
-    size_t mask = map->capacity - 1;
     size_t gap = ino_slot(map, key->ino);
 
     while (map->slots[gap] != key)
-        gap = (gap + 1) & mask;
-    for (size_t i = (gap + 1) & mask; map->slots[i] != NULL; i = (i + 1) & mask) {
+        gap = slot_after(map, gap);
+    for (size_t i = slot_after(map, gap); map->slots[i] != NULL; i = slot_after(map, i)) {
         size_t home = ino_slot(map, map->slots[i]->ino);
 
-        if (((i - home) & mask) >= ((i - gap) & mask)) {
+        if (slots_from(map, home, i) >= slots_from(map, gap, i)) {
             map->slots[gap] = map->slots[i];
             gap = i;
         }
@@ -229,7 +341,7 @@ static void take_ino(struct mvcc_index *index, struct mvcc_key *key, uint64_t in
 
 const struct mvcc_rev *index_revs(const struct mvcc_key *key)
 {
-    return key->count <= 1 ? &key->revs.one : key->revs.many.list;
+    return key->count <= 1 ? &key->revs.one : key->revs.many.list + key->revs.many.first;
 }
 
 const struct mvcc_rev *index_rev_at(const struct mvcc_key *key, uint64_t at)
@@ -251,6 +363,21 @@ const struct mvcc_rev *index_rev_at(const struct mvcc_key *key, uint64_t at)
     return low > 0 ? &revs[low - 1] : NULL;
 }
 
+/* A new array, by a quarter bigger than what is in it: at most 23 bytes, with the entry in the
+ * queue of garbage, for each of the revisions that there are then. */
+static void resize_revs(struct mvcc_key *key)
+{
+    KEEL_ASSERT(key->count < UINT32_MAX / 2);
+    uint32_t capacity = key->count + 1 + key->count / 4;
+    struct mvcc_rev *list = keel_malloc(capacity * sizeof *list);
+
+    memcpy(list, index_revs(key), key->count * sizeof *list);
+    free(key->revs.many.list);
+    key->revs.many.list = list;
+    key->revs.many.first = 0;
+    key->revs.many.capacity = capacity;
+}
+
 static void add_rev(struct mvcc_key *key, struct mvcc_rev rev)
 {
     if (key->count == 0) {
@@ -258,42 +385,47 @@ static void add_rev(struct mvcc_key *key, struct mvcc_rev rev)
     } else if (key->count == 1) {
         struct mvcc_rev first = key->revs.one;
 
+        key->revs.many.first = 0;
         key->revs.many.capacity = 2;
         key->revs.many.list = keel_malloc(2 * sizeof rev);
         key->revs.many.list[0] = first;
         key->revs.many.list[1] = rev;
     } else {
-        if (key->count == key->revs.many.capacity) {
-            /* By a quarter: at most 24 bytes for each of the revisions that there are then. */
-            KEEL_ASSERT(key->count < UINT32_MAX / 2);
-            key->revs.many.capacity = key->count + 1 + key->count / 4;
-            key->revs.many.list =
-                keel_realloc(key->revs.many.list, key->revs.many.capacity * sizeof rev);
-        }
-        key->revs.many.list[key->count] = rev;
+        if (key->revs.many.first + key->count == key->revs.many.capacity)
+            resize_revs(key);
+        key->revs.many.list[key->revs.many.first + key->count] = rev;
     }
     key->count++;
 }
 
+/* Once half of the array is gone, the rest moves: a step for each revision that goes. */
+static void remove_first_rev(struct mvcc_key *key)
+{
+    KEEL_ASSERT(key->count > 0);
+    if (key->count == 2) {
+        struct mvcc_rev *list = key->revs.many.list, last = index_revs(key)[1];
+
+        key->revs.one = last;
+        free(list);
+    } else if (key->count > 2) {
+        key->revs.many.first++;
+    }
+    key->count--;
+    if (key->count > 1 && key->revs.many.first > key->revs.many.capacity / 2)
+        resize_revs(key);
+}
+
 uint64_t index_next_version(const struct mvcc_key *key)
 {
-    return key->ino != 0 ? (uint64_t)(key->count - key->live_from) + 1 : 1;
+    return key->ino != 0 ? key->version + 1 : 1;
 }
 
 uint64_t index_next_create(const struct mvcc_key *key, uint64_t main)
 {
-    return key->ino != 0 ? index_revs(key)[key->live_from].main : main;
+    return key->ino != 0 ? key->create_revision : main;
 }
 
 /* ---- records ---- */
-
-uint64_t index_quota_of(const struct mvcc_record *record, size_t path_len)
-{
-    bool wrote = record->content.length > 0 && record->content.at.main == record->revision.main &&
-                 record->content.at.sub == record->revision.sub;
-
-    return path_len + (wrote ? record->content.length : 0) + 256;
-}
 
 static void count_child(struct mvcc_index *index, struct mvcc_key *key, bool comes)
 {
@@ -310,39 +442,90 @@ static void count_child(struct mvcc_index *index, struct mvcc_key *key, bool com
         key->parent->dir->subdirs += step;
 }
 
-static void come_to_life(struct mvcc_key *key, const struct mvcc_record *record)
+/* What is followed is garbage from that revision on, and so is a tombstone, followed or not. */
+static void note_garbage(struct mvcc_index *index, struct mvcc_key *key, bool tombstone)
 {
-    key->live_from = key->count;
-    if (record->kind != MVCC_DIR)
-        return;
-    if (key->dir == NULL) {
-        key->dir = keel_calloc(1, sizeof *key->dir);
-        key->dir->key = key;
-    }
-    KEEL_ASSERT(key->dir->entries == 0 && key->dir->subdirs == 0);
-    key->dir->mtime_ns = record->mtime_ns;
+    if (key->count > 0 && !index_revs(key)[key->count - 1].tombstone)
+        garbage_push(&index->garbage, key);
+    if (tombstone)
+        garbage_push(&index->garbage, key);
+}
+
+static bool wrote_content(const struct mvcc_record *record)
+{
+    return record->content.length > 0 && record->content.at.main == record->revision.main &&
+           record->content.at.sub == record->revision.sub;
+}
+
+static void add_content(struct mvcc_index *index, const struct mvcc_record *record)
+{
+    if (wrote_content(record))
+        index->quota_used += record->content.length;
+    else if (record->content.length > 0)
+        contents_share(&index->contents, record->content.at);
+}
+
+void index_adopt_content(struct mvcc_index *index, const struct mvcc_content *content)
+{
+    contents_adopt(&index->contents, content->at);
+    index->quota_used += content->length;
+}
+
+static void put_record(struct mvcc_index *index, struct mvcc_key *key,
+                       const struct mvcc_record *record)
+{
+    bool was_live = key->ino != 0;
+
+    if (record->kind == MVCC_DIR)
+        index_make_dir(key);
+    if (record->kind == MVCC_DIR && !was_live)
+        key->dir->mtime_ns = record->mtime_ns;
+    key->kind = (uint8_t)record->kind;
+    key->ctime_ns = record->ctime_ns;
+    key->version = record->version;
+    key->create_revision = record->create_revision;
+    take_ino(index, key, record->ino);
+    if (!was_live)
+        count_child(index, key, true);
 }
 
 void index_add_record(struct mvcc_index *index, struct mvcc_key *key,
                       const struct mvcc_record *record, size_t path_len)
 {
-    struct mvcc_rev rev = { record->revision.main, record->revision.sub, record->tombstone };
-    bool was_live = key->ino != 0;
+    struct mvcc_rev rev = {
+        .main = record->revision.main,
+        .sub = record->revision.sub & MVCC_SUB_MAX,
+        .tombstone = record->tombstone,
+    };
 
-    if (was_live && record->tombstone) {
+    KEEL_ASSERT(record->revision.sub <= MVCC_SUB_MAX);
+    note_garbage(index, key, record->tombstone);
+    if (!record->tombstone) {
+        put_record(index, key, record);
+    } else if (key->ino != 0) {
         count_child(index, key, false);
         drop_ino(index, key);
-    } else if (!record->tombstone) {
-        if (!was_live)
-            come_to_life(key, record);
-        key->kind = (uint8_t)record->kind;
-        key->ctime_ns = record->ctime_ns;
-        take_ino(index, key, record->ino);
-        if (!was_live)
-            count_child(index, key, true);
     }
     add_rev(key, rev);
-    index->quota_used += index_quota_of(record, path_len);
+    add_content(index, record);
+    index->quota_used += path_len + QUOTA_RECORD;
+}
+
+uint64_t index_garbage_since(const struct mvcc_key *key)
+{
+    KEEL_ASSERT(key->count > 1 && !index_revs(key)->tombstone);
+    return index_revs(key)[1].main;
+}
+
+bool index_remove_oldest(struct mvcc_index *index, struct mvcc_key *key,
+                         const struct mvcc_record *record, size_t path_len)
+{
+    bool last = record->content.length > 0 && contents_drop(&index->contents, record->content.at);
+
+    KEEL_ASSERT(key->count > 1 || index_revs(key)->tombstone);
+    remove_first_rev(key);
+    index->quota_used -= path_len + QUOTA_RECORD + (last ? record->content.length : 0);
+    return last;
 }
 
 /* ---- the whole ---- */
@@ -353,8 +536,7 @@ void index_init(struct mvcc_index *index)
     index->root = key_new(NULL, keel_slice_of(NULL, 0));
 }
 
-/* In front of its children; NULL behind the last one. */
-static struct mvcc_key *next_key(struct mvcc_key *key)
+struct mvcc_key *index_next_key(struct mvcc_key *key)
 {
     struct mvcc_key *next = index_next_child(key, keel_slice_of(NULL, 0));
 
@@ -371,7 +553,6 @@ static void clear_key(struct mvcc_key *key)
         free(key->revs.many.list);
     key->revs.one = (struct mvcc_rev){ 0 };
     key->count = 0;
-    key->live_from = 0;
     key->ino = 0;
     key->ctime_ns = 0;
     if (key->dir == NULL)
@@ -379,16 +560,24 @@ static void clear_key(struct mvcc_key *key)
     key->dir->mtime_ns = 0;
     key->dir->entries = 0;
     key->dir->subdirs = 0;
-    key->dir->dirty = false;
+    key->dir->presumed = 0;
+    keel_list_remove(&key->dir->dirty);
+}
+
+static void free_tables(struct mvcc_index *index)
+{
+    free(index->inos.slots);
+    garbage_free(&index->garbage);
+    contents_free(&index->contents);
 }
 
 void index_clear(struct mvcc_index *index)
 {
     struct mvcc_key *root = index->root;
 
-    for (struct mvcc_key *key = root; key != NULL; key = next_key(key))
+    for (struct mvcc_key *key = root; key != NULL; key = index_next_key(key))
         clear_key(key);
-    free(index->inos.slots);
+    free_tables(index);
     *index = (struct mvcc_index){ .root = root };
 }
 
@@ -413,11 +602,8 @@ void index_free(struct mvcc_index *index)
         queue = queue_push(queue, key->right);
         if (key->dir != NULL)
             queue = queue_push(queue, key->dir->children);
-        if (key->count > 1)
-            free(key->revs.many.list);
-        free(key->dir);
-        free(key);
+        key_free(key);
     }
-    free(index->inos.slots);
+    free_tables(index);
     *index = (struct mvcc_index){ 0 };
 }

@@ -10,12 +10,13 @@
 struct mem_entry {
     uint8_t key_len;
     uint8_t key[32];
-    struct keel_buf *value;
+    struct keel_buf *value; /* NULL: removed; only inside a write */
 };
 
 struct mem_table {
     struct mem_entry *entries; /* ascending by key */
     size_t count, capacity;
+    size_t removed; /* of count */
 };
 
 struct mem_version {
@@ -109,13 +110,31 @@ static void table_insert(struct mem_table *table, size_t at, struct keel_slice k
     table->count++;
 }
 
-static void table_remove(struct mem_table *table, size_t at)
+/* Removed entries stay until the end of the batch: so they cost one pass together. */
+static void table_set(struct mem_table *table, size_t at, struct keel_buf *value_take)
 {
     struct mem_entry *entry = &table->entries[at];
 
+    if (entry->value == NULL)
+        table->removed--;
+    if (value_take == NULL)
+        table->removed++;
     keel_buf_free(entry->value);
-    table->count--;
-    memmove(entry, entry + 1, (table->count - at) * sizeof *entry);
+    entry->value = value_take;
+}
+
+static void table_sweep(struct mem_table *table)
+{
+    size_t kept = 0;
+
+    if (table->removed == 0)
+        return;
+    for (size_t i = 0; i < table->count; i++)
+        if (table->entries[i].value != NULL)
+            table->entries[kept++] = table->entries[i];
+    KEEL_ASSERT(kept + table->removed == table->count);
+    table->count = kept;
+    table->removed = 0;
 }
 
 static struct kv_read *mem_read_begin(struct kv *kv)
@@ -175,17 +194,12 @@ static void mem_apply(struct mem_table *table, const struct kv_write *write)
     bool equal;
     size_t at = table_find(table, key, &equal);
 
-    if (write->remove) {
-        if (equal)
-            table_remove(table, at);
-    } else if (equal) {
-        struct keel_buf *old = table->entries[at].value;
+    struct keel_buf *value = write->remove ? NULL : value_of(write);
 
-        table->entries[at].value = value_of(write);
-        keel_buf_free(old);
-    } else {
-        table_insert(table, at, key, value_of(write));
-    }
+    if (equal)
+        table_set(table, at, value);
+    else if (value != NULL)
+        table_insert(table, at, key, value);
 }
 
 static int mem_write(struct kv *kv, const struct kv_batch *batch)
@@ -200,6 +214,8 @@ static int mem_write(struct kv *kv, const struct kv_batch *batch)
     }
     for (size_t i = 0; i < batch->count; i++)
         mem_apply(&mem->newest->tables[batch->writes[i].table], &batch->writes[i]);
+    for (size_t t = 0; t < KV_TABLES; t++)
+        table_sweep(&mem->newest->tables[t]);
     return 0;
 }
 

@@ -16,8 +16,8 @@
  *
  *     at 4: absent    at 8: record 7.0    at 10: absent    now: record 12.0
  *
- * Memory: at most 96 bytes a live key plus its name, 24 a kept revision. Records are decoded from
- * pending or the kv's map at each read. Directory mtime, ctime and child counts are beside the
+ * Memory: at most 96 bytes a live key plus its name, 24 a kept revision, and some 32 for a content
+ * that several records share. Records are decoded from pending or the kv's map at each read. Directory mtime, ctime and child counts are beside the
  * records (not versioned; the times are persisted in KV_DIRS). */
 #ifndef MVCC_MVCC_H
 #define MVCC_MVCC_H
@@ -36,8 +36,10 @@ enum { MVCC_ROOT_INO = 1 };
 
 struct mvcc_revision {
     uint64_t main;
-    uint32_t sub;
+    uint32_t sub; /* at most MVCC_SUB_MAX */
 };
+
+#define MVCC_SUB_MAX UINT32_C(0x7fffffff)
 
 /* Where content is: the revision that wrote it. length 0: empty, nothing stored. */
 struct mvcc_content {
@@ -93,7 +95,8 @@ uint64_t mvcc_quota_used(const struct mvcc *m); /* kept records: key + content o
 struct mvcc_key *mvcc_root(const struct mvcc *m);
 /* The key that now has this inode number, or NULL. */
 struct mvcc_key *mvcc_by_ino(const struct mvcc *m, uint64_t ino);
-/* The key of that name in a directory key, live or not, or NULL when no revision of it is kept. */
+/* The key of that name in a directory key, live or not, or NULL when no record of it can be asked
+ * for. */
 struct mvcc_key *mvcc_child(const struct mvcc *m, const struct mvcc_key *dir,
                             struct keel_slice name);
 struct mvcc_key *mvcc_parent(const struct mvcc_key *key); /* NULL for the root */
@@ -102,7 +105,8 @@ struct keel_slice mvcc_name(const struct mvcc_key *key);
 void mvcc_path(const struct mvcc_key *key, struct keel_text *text);
 uint64_t mvcc_live_ino(const struct mvcc_key *key);        /* 0 when the key is not live */
 enum mvcc_kind mvcc_live_kind(const struct mvcc_key *key); /* of a live key: no store access */
-/* Of the newest kept record, be it a tombstone; 0.0 when none is kept. */
+/* Of the newest record on the books, be it a tombstone (and that even garbage); 0.0: there is none.
+ */
 struct mvcc_revision mvcc_mod_revision(const struct mvcc_key *key);
 
 /* The record of a key as of main revision `at` (0: now, changes of an open transaction included).
@@ -113,11 +117,14 @@ struct mvcc_revision mvcc_mod_revision(const struct mvcc_key *key);
 int mvcc_get(struct mvcc *m, const struct mvcc_key *key, uint64_t at,
              struct mvcc_record *ret_record);
 
-/* A record by its exact revision (history, orphans). */
+/* A record by its exact revision (history, orphans), which may lie before the compaction point if
+ * nothing followed it by then. KEEL_E_NOTFOUND; KEEL_E_STALE: it is garbage, or was, or never was
+ * one of this key's. */
 int mvcc_get_revision(struct mvcc *m, const struct mvcc_key *key, struct mvcc_revision rev,
                       struct mvcc_record *ret_record);
 
-/* Content bytes: borrowed until mvcc_read_end (the kv's map) or the next mvcc_checkpointed.
+/* Content bytes: borrowed until mvcc_read_end (the kv's map), the next mvcc_checkpointed, or the next
+ * step of compaction.
  * KEEL_E_CORRUPT: the hash differs (lost trust: the caller ends the process). */
 int mvcc_read(struct mvcc *m, const struct mvcc_content *content, struct keel_slice *ret_bytes);
 
@@ -125,7 +132,7 @@ int mvcc_read(struct mvcc *m, const struct mvcc_content *content, struct keel_sl
 void mvcc_read_end(struct mvcc *m);
 
 /* The first child of dir with a name > after (empty: the first) that is present at `at` (0: now);
- * NULL at the end. */
+ * NULL at the end, and when `at` is compacted. */
 struct mvcc_key *mvcc_next_child(struct mvcc *m, const struct mvcc_key *dir, uint64_t at,
                                  struct keel_slice after);
 
@@ -137,7 +144,7 @@ struct mvcc_dir_info {
 };
 struct mvcc_dir_info mvcc_dir_info(const struct mvcc_key *dir);
 
-/* Kept revisions of a key, newest first: fn gets each with whether it is a tombstone; stops at
+/* Revisions of a key that can be asked for, newest first: fn gets each with whether it is a tombstone; stops at
  * non-zero. */
 int mvcc_history(struct mvcc *m, const struct mvcc_key *key,
                  int (*fn)(void *arg, struct mvcc_revision rev, bool tombstone), void *arg);
@@ -200,17 +207,20 @@ void mvcc_touch_dir(struct mvcc_txn *txn, struct mvcc_key *dir, int64_t time_ns)
 
 /* Moves the point forward to `at` (<= mvcc_revision before the transaction). Lower: nothing. */
 void mvcc_compact(struct mvcc_txn *txn, uint64_t at);
-/* Takes at most about `budget` records of garbage off the books. Returns how many; 0: there is none
- * left. */
+/* Takes about `budget` records of garbage off the books (a record and the tombstone that ended it go
+ * together). Returns how many; 0: there is none left. Here and below, keys may go: what was looked
+ * up before, and is not pinned, is looked up again. */
 uint32_t mvcc_compact_step(struct mvcc_txn *txn, uint32_t budget);
-/* Old history yields: moves the point as far as needed, and takes garbage off the books, until at
- * least `bytes` less count for the quota. False: all garbage is gone, and it was not enough. */
+/* Old history yields: takes garbage off the books, and moves the point as far as needed, until at
+ * least `bytes` less count for the quota. All that became garbage at one revision goes at once.
+ * False: all garbage is gone, and it was not enough. */
 bool mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes);
 /* Is there garbage at the present point? */
 bool mvcc_has_garbage(const struct mvcc *m);
 
 /* Keys go with their last record, unless they are directories with keys in them, or pinned: whoever
- * holds a key beyond a loop turn pins it. A pinned key that is gone is like one that never was. */
+ * holds a key beyond a loop turn pins it. A pinned key that is gone is like one that never was. Keys
+ * that a reload left without a record go with the first step after it. */
 void mvcc_pin(struct mvcc_key *key);
 void mvcc_unpin(struct mvcc *m, struct mvcc_key *key);
 

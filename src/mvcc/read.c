@@ -40,6 +40,19 @@ uint64_t mvcc_quota_used(const struct mvcc *m)
     return m->index.quota_used;
 }
 
+/* ---- the compaction point ---- */
+
+/* Which of a key's records is the first that is no garbage; all of them are: count. What can be
+ * asked for depends on the point alone, never on what is still there. */
+static size_t first_askable(const struct mvcc *m, const struct mvcc_key *key)
+{
+    const struct mvcc_rev *at_point = index_rev_at(key, m->compact_revision);
+
+    if (at_point == NULL)
+        return 0;
+    return (size_t)(at_point - index_revs(key)) + at_point->tombstone;
+}
+
 /* ---- the tree ---- */
 
 struct mvcc_key *mvcc_root(const struct mvcc *m)
@@ -57,8 +70,9 @@ struct mvcc_key *mvcc_child(const struct mvcc *m, const struct mvcc_key *dir,
 {
     struct mvcc_key *key = index_child(dir, name);
 
-    (void)m;
-    return key != NULL && key->count > 0 ? key : NULL;
+    if (key == NULL || key->ino != 0)
+        return key;
+    return first_askable(m, key) < key->count ? key : NULL;
 }
 
 struct mvcc_key *mvcc_parent(const struct mvcc_key *key)
@@ -124,6 +138,8 @@ struct mvcc_key *mvcc_next_child(struct mvcc *m, const struct mvcc_key *dir, uin
     struct mvcc_key *key = index_next_child(dir, after);
 
     KEEL_ASSERT(at <= m->revision);
+    if (at != 0 && at < m->compact_revision)
+        return NULL;
     while (key != NULL && !is_present(key, at))
         key = index_next_child(dir, mvcc_name(key));
     return key;
@@ -132,8 +148,7 @@ struct mvcc_key *mvcc_next_child(struct mvcc *m, const struct mvcc_key *dir, uin
 int mvcc_history(struct mvcc *m, const struct mvcc_key *key,
                  int (*fn)(void *arg, struct mvcc_revision rev, bool tombstone), void *arg)
 {
-    (void)m;
-    for (size_t i = key->count; i > 0; i--) {
+    for (size_t i = key->count, first = first_askable(m, key); i > first; i--) {
         const struct mvcc_rev *rev = &index_revs(key)[i - 1];
         int result = fn(arg, (struct mvcc_revision){ rev->main, rev->sub }, rev->tombstone != 0);
 
@@ -147,7 +162,7 @@ int mvcc_history(struct mvcc *m, const struct mvcc_key *key,
 
 /* The kv's bytes are believed only if they are what was asked for. */
 static int load_stored(struct mvcc *m, const struct mvcc_key *key, struct mvcc_revision rev,
-                       struct mvcc_record *ret_record)
+                       struct mvcc_record *ret_record, struct keel_slice *ret_bytes)
 {
     uint8_t rev_key[MVCC_REVISION_KEY_LEN];
     struct index_path scratch;
@@ -165,43 +180,53 @@ static int load_stored(struct mvcc *m, const struct mvcc_key *key, struct mvcc_r
     if (!keel_slice_equal(path, index_path_of(key, &scratch)))
         return KEEL_E_CORRUPT;
     *ret_record = record;
+    *ret_bytes = bytes;
+    return 0;
+}
+
+int store_load(struct mvcc *m, const struct mvcc_key *key, struct mvcc_revision rev,
+               struct mvcc_record *ret_record, struct keel_slice *ret_bytes)
+{
+    const struct pending_entry *entry = store_find_pending(m, rev);
+    struct keel_slice path;
+
+    if (entry == NULL)
+        return load_stored(m, key, rev, ret_record, ret_bytes);
+    KEEL_ASSERT(entry->record != NULL);
+    *ret_bytes = keel_slice_of(entry->record->data + MVCC_REVISION_KEY_LEN,
+                               entry->record->len - MVCC_REVISION_KEY_LEN);
+    int err = mvcc_record_decode(*ret_bytes, ret_record, &path);
+
+    KEEL_ASSERT(err == 0); /* encoded by this process, in its own memory */
     return 0;
 }
 
 int mvcc_get_revision(struct mvcc *m, const struct mvcc_key *key, struct mvcc_revision rev,
                       struct mvcc_record *ret_record)
 {
-    const struct pending_entry *entry = store_find_pending(m, rev);
-    struct keel_slice path;
-
     const struct mvcc_rev *known = index_rev_at(key, rev.main);
-    const struct mvcc_rev *first = index_revs(key);
+    const struct mvcc_rev *revs = index_revs(key), *first = revs + first_askable(m, key);
+    struct keel_slice bytes;
 
     while (known != NULL && known > first && known->main == rev.main && known->sub > rev.sub)
         known--;
-    if (known == NULL || known->main != rev.main || known->sub != rev.sub)
-        return KEEL_E_NOTFOUND;
-    if (entry == NULL)
-        return load_stored(m, key, rev, ret_record);
-    struct keel_slice bytes = keel_buf_slice(entry->record);
-
-    bytes = keel_slice_of(bytes.data + MVCC_REVISION_KEY_LEN, bytes.len - MVCC_REVISION_KEY_LEN);
-    int err = mvcc_record_decode(bytes, ret_record, &path);
-
-    KEEL_ASSERT(err == 0); /* encoded by this process, in its own memory */
-    return 0;
+    if (known != NULL && known >= first && known->main == rev.main && known->sub == rev.sub)
+        return store_load(m, key, rev, ret_record, &bytes);
+    return rev.main <= m->compact_revision ? KEEL_E_STALE : KEEL_E_NOTFOUND;
 }
 
 int mvcc_get(struct mvcc *m, const struct mvcc_key *key, uint64_t at,
              struct mvcc_record *ret_record)
 {
+    struct keel_slice bytes;
+
     if (at > m->revision || (at != 0 && at < m->compact_revision))
         return KEEL_E_STALE;
     const struct mvcc_rev *rev = index_rev_at(key, at != 0 ? at : UINT64_MAX);
 
     if (rev == NULL || rev->tombstone)
         return KEEL_E_NOTFOUND;
-    int err = mvcc_get_revision(m, key, (struct mvcc_revision){ rev->main, rev->sub }, ret_record);
+    int err = store_load(m, key, (struct mvcc_revision){ rev->main, rev->sub }, ret_record, &bytes);
 
     if (err == 0 && at == 0 && ret_record->kind == MVCC_DIR) {
         ret_record->mtime_ns = key->dir->mtime_ns;

@@ -27,7 +27,7 @@ int revision_key_decode(struct keel_slice key, struct mvcc_revision *ret_rev)
         return KEEL_E_CORRUPT;
     uint64_t main = get_be64(key.data), sub = get_be64(key.data + 9);
 
-    if (main == 0 || sub > UINT32_MAX)
+    if (main == 0 || sub > MVCC_SUB_MAX)
         return KEEL_E_CORRUPT;
     *ret_rev = (struct mvcc_revision){ main, (uint32_t)sub };
     return 0;

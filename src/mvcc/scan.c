@@ -1,6 +1,15 @@
 /* The rebuild at start: one pass over the records in revision order, replayed into the index under
  * the rules that wrote them, then the directories' times. Anything that those rules could not have
- * written is damage, and named. */
+ * written is damage, and named.
+ *
+ * Of each key the oldest records may be gone, if what followed them is not behind the compaction
+ * point. So up to that point a record may be the first of its key without having created it; and
+ * its directory may be one whose first record comes later. That one is presumed until then:
+ *
+ *     conf 5.0 (gone)    conf/db 7.0    conf 9.0 (chmod)         compacted at 9 or later
+ *
+ * 7.0 makes a key conf, presumed since 7; 9.0 must be a directory's that was created at 7 or
+ * before. Behind the point nothing is presumed any more. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +27,8 @@ struct scan {
     size_t why_size;
     struct mvcc_revision rev; /* of the record at hand; 0.0 before the first */
     struct keel_hash128 hash;
-    uint8_t *keyed; /* revision key and record in one piece, for the hash */
-    size_t keyed_size;
-    uint64_t dirs; /* of KV_DIRS */
+    uint64_t dirs;     /* of KV_DIRS */
+    uint64_t presumed; /* directories whose first record is still to come */
 
     /* The directory of the last record: most records have the same one. */
     struct mvcc_key *parent;
@@ -45,24 +53,47 @@ static int damaged(struct scan *s, const char *fmt, ...)
 
 /* ---- the key of a path ---- */
 
-static struct mvcc_key *walk(struct mvcc_key *key, struct keel_slice path)
+static bool before_point(const struct scan *s)
 {
-    while (key != NULL && path.len > 0) {
+    return s->rev.main <= s->m->compact_revision;
+}
+
+/* Whether keys can be in it at this point. */
+static bool is_dir_here(struct scan *s, struct mvcc_key *key)
+{
+    if (index_is_live_dir(key))
+        return true;
+    if (key->count > 0 || !before_point(s))
+        return false;
+    index_make_dir(key);
+    if (key->dir->presumed == 0) {
+        key->dir->presumed = s->rev.main;
+        s->presumed++;
+    }
+    return true;
+}
+
+/* NULL: one on the way is no directory at this point. */
+static struct mvcc_key *walk(struct scan *s, struct keel_slice path)
+{
+    struct mvcc_key *key = s->m->index.root;
+
+    while (is_dir_here(s, key) && path.len > 0) {
         const uint8_t *slash = memchr(path.data, '/', path.len);
         size_t len = slash ? (size_t)(slash - path.data) : path.len;
 
-        key = index_child(key, keel_slice_of(path.data, len));
+        key = index_add_child(key, keel_slice_of(path.data, len));
         path = slash ? keel_slice_of(slash + 1, path.len - len - 1) : keel_slice_of(NULL, 0);
     }
-    return key;
+    return is_dir_here(s, key) ? key : NULL;
 }
 
 static struct mvcc_key *find_parent(struct scan *s, struct keel_slice path)
 {
     if (s->parent != NULL &&
         keel_slice_equal(path, keel_slice_of(s->parent_path, s->parent_path_len)))
-        return s->parent;
-    struct mvcc_key *parent = walk(s->m->index.root, path);
+        return is_dir_here(s, s->parent) ? s->parent : NULL;
+    struct mvcc_key *parent = walk(s, path);
 
     if (parent == NULL)
         return NULL;
@@ -73,7 +104,7 @@ static struct mvcc_key *find_parent(struct scan *s, struct keel_slice path)
     return parent;
 }
 
-/* The key, made if it is new; NULL when its parent is no live directory at this point. */
+/* The key, made if it is new; NULL when its parent is no directory at this point. */
 static struct mvcc_key *find_key(struct scan *s, struct keel_slice path)
 {
     const uint8_t *slash = path.len > 0 ? memrchr(path.data, '/', path.len) : NULL;
@@ -84,7 +115,7 @@ static struct mvcc_key *find_key(struct scan *s, struct keel_slice path)
         return s->m->index.root;
     struct mvcc_key *parent = find_parent(s, keel_slice_of(path.data, parent_len));
 
-    if (parent == NULL || !index_is_live_dir(parent))
+    if (parent == NULL)
         return NULL;
     return index_add_child(parent, keel_slice_of(path.data + name_at, path.len - name_at));
 }
@@ -104,22 +135,51 @@ static int check_tombstone(struct scan *s, const struct mvcc_key *key,
     return 0;
 }
 
-static int check_put(struct scan *s, const struct mvcc_key *key, const struct mvcc_record *record)
+/* The first kept record of a key, where those before it may be gone: its version and
+ * create_revision are taken as they are. */
+static int check_first(struct scan *s, struct mvcc_key *key, const struct mvcc_record *record)
+{
+    uint64_t presumed = key->dir != NULL ? key->dir->presumed : 0;
+
+    bool same_main = record->create_revision == record->revision.main;
+
+    if (record->version == 1 ? !same_main : same_main && record->revision.sub == 0)
+        return damaged(s, "version %llu, but create_revision %llu",
+                       (unsigned long long)record->version,
+                       (unsigned long long)record->create_revision);
+    if (presumed == 0)
+        return 0;
+    if (record->kind != MVCC_DIR || record->create_revision > presumed)
+        return damaged(s, "it is not the directory that there was at %llu",
+                       (unsigned long long)presumed);
+    key->dir->presumed = 0;
+    s->presumed--;
+    return 0;
+}
+
+static int check_next(struct scan *s, const struct mvcc_key *key, const struct mvcc_record *record)
 {
     uint64_t version = index_next_version(key);
     uint64_t create = index_next_create(key, record->revision.main);
+
+    if (record->version == version && record->create_revision == create)
+        return 0;
+    return damaged(s, "version %llu, create_revision %llu where %llu, %llu are due",
+                   (unsigned long long)record->version, (unsigned long long)record->create_revision,
+                   (unsigned long long)version, (unsigned long long)create);
+}
+
+static int check_put(struct scan *s, struct mvcc_key *key, const struct mvcc_record *record)
+{
     bool is_dir = record->kind == MVCC_DIR;
 
     if (key->parent == NULL && (!is_dir || record->ino != MVCC_ROOT_INO))
         return damaged(s, "the root is not the root directory");
     if (key->ino != 0 && is_dir != (key->kind == MVCC_DIR))
         return damaged(s, "a directory and something else replace one another");
-    if (record->version != version || record->create_revision != create)
-        return damaged(s, "version %llu, create_revision %llu where %llu, %llu are due",
-                       (unsigned long long)record->version,
-                       (unsigned long long)record->create_revision, (unsigned long long)version,
-                       (unsigned long long)create);
-    return 0;
+    if (key->count == 0 && before_point(s))
+        return check_first(s, key, record);
+    return check_next(s, key, record);
 }
 
 /* The length stands in the kv's own structure: no page of the content is read. */
@@ -141,17 +201,19 @@ static int check_content(struct scan *s, const struct mvcc_content *content)
     return 0;
 }
 
-static void add_to_hash(struct scan *s, struct keel_slice key, struct keel_slice value)
+/* The record that wrote it has been taken off, as has every other that referred to it before. */
+static bool is_orphaned(struct scan *s, const struct mvcc_record *record)
 {
-    size_t size = key.len + value.len;
+    const struct mvcc_content *content = &record->content;
+    uint8_t key[MVCC_REVISION_KEY_LEN];
+    struct keel_slice bytes;
 
-    if (size > s->keyed_size) {
-        s->keyed_size = size + size / 2;
-        s->keyed = keel_realloc(s->keyed, s->keyed_size);
-    }
-    memcpy(s->keyed, key.data, key.len);
-    memcpy(s->keyed + key.len, value.data, value.len);
-    s->hash = keel_hash128_add(s->hash, keel_hash128_of(keel_slice_of(s->keyed, size)));
+    if (content->length == 0 || revision_compare(content->at, record->revision) == 0)
+        return false;
+    if (contents_has(&s->m->index.contents, content->at))
+        return false;
+    revision_key_encode(content->at, key);
+    return s->m->kv->ops->get(s->read, KV_RECORDS, keel_slice_of(key, sizeof key), &bytes) != 0;
 }
 
 static int check_order(struct scan *s, struct mvcc_revision rev)
@@ -166,6 +228,9 @@ static int check_order(struct scan *s, struct mvcc_revision rev)
                        (unsigned long long)s->m->revision);
     if (rev.main != last.main && s->m->index.moved > 0)
         return damaged(s, "before it, an inode is at two names");
+    if (!before_point(s) && s->presumed > 0)
+        return damaged(s, "before it, %llu directories have no record",
+                       (unsigned long long)s->presumed);
     return 0;
 }
 
@@ -212,7 +277,9 @@ static int scan_record(void *arg, struct keel_slice key, struct keel_slice value
         err = check_content(s, &record.content);
     if (err != 0)
         return err;
-    add_to_hash(s, key, value);
+    s->hash = keel_hash128_add(s->hash, store_hash_of(s->m, key, value));
+    if (is_orphaned(s, &record))
+        index_adopt_content(&s->m->index, &record.content);
     index_add_record(&s->m->index, at, &record, path.len);
     return 0;
 }
@@ -241,6 +308,9 @@ static int check_sums(struct scan *s)
 
     if (m->index.moved > 0)
         return damaged(s, "after it, an inode is at two names");
+    if (s->presumed > 0)
+        return damaged(s, "after it, %llu directories have no record",
+                       (unsigned long long)s->presumed);
     if (m->index.root->ino != MVCC_ROOT_INO)
         return damaged(s, "there is no root");
     if (s->hash.low != m->hash.low || s->hash.high != m->hash.high) {
@@ -283,7 +353,7 @@ int scan_store(struct mvcc *m, struct kv_read *read, char *ret_why, size_t why_s
     snprintf(ret_why, why_size, "the store is damaged: its pages do not fit together");
     int err = run(s);
 
-    free(s->keyed);
+    contents_settle(&m->index.contents);
     free(s);
     return err;
 }

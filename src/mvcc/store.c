@@ -23,7 +23,7 @@ static void pending_add(struct pending *p, struct pending_entry entry)
     p->bytes += sizeof entry + entry.record->len + entry.content.bytes.len;
 }
 
-static const struct pending_entry *pending_find(const struct pending *p, struct mvcc_revision rev)
+static struct pending_entry *pending_find(const struct pending *p, struct mvcc_revision rev)
 {
     size_t low = 0, high = p->count;
 
@@ -50,7 +50,41 @@ static void pending_clear(struct pending *p)
         keel_buf_free(p->entries[i].content.owner);
     }
     free(p->entries);
+    free(p->removals);
     *p = (struct pending){ 0 };
+}
+
+static void pending_remove(struct pending *p, struct pending_removal removal)
+{
+    if (p->removal_count == p->removal_capacity) {
+        p->removal_capacity = p->removal_capacity ? p->removal_capacity * 2 : 64;
+        p->removals = keel_realloc(p->removals, p->removal_capacity * sizeof *p->removals);
+    }
+    p->removals[p->removal_count++] = removal;
+    p->bytes += sizeof removal + MVCC_REVISION_KEY_LEN;
+}
+
+/* What was never handed to a checkpoint is dropped, and leaves an empty entry behind. */
+static void pending_drop(struct pending *p, struct pending_entry *entry, enum kv_table table)
+{
+    if (table == KV_RECORDS) {
+        p->bytes -= entry->record->len;
+        entry->record = keel_buf_free(entry->record);
+    } else {
+        p->bytes -= entry->content.bytes.len;
+        keel_buf_free(entry->content.owner);
+        entry->content = (struct mvcc_value){ 0 };
+    }
+}
+
+void store_remove(struct mvcc *m, enum kv_table table, struct mvcc_revision rev)
+{
+    struct pending_entry *entry = pending_find(&m->now, rev);
+
+    if (entry != NULL)
+        pending_drop(&m->now, entry, table);
+    else
+        pending_remove(&m->now, (struct pending_removal){ rev, table });
 }
 
 const struct pending_entry *store_find_pending(const struct mvcc *m, struct mvcc_revision rev)
@@ -77,16 +111,24 @@ void store_add(struct mvcc *m, struct mvcc_key *key, const struct mvcc_record *r
     index_add_record(&m->index, key, record, path.len);
 }
 
+struct keel_hash128 store_hash_of(struct mvcc *m, struct keel_slice rev_key,
+                                  struct keel_slice bytes)
+{
+    size_t size = rev_key.len + bytes.len;
+
+    if (size > m->keyed_size) {
+        m->keyed_size = size + size / 2;
+        m->keyed = keel_realloc(m->keyed, m->keyed_size);
+    }
+    memcpy(m->keyed, rev_key.data, rev_key.len);
+    memcpy(m->keyed + rev_key.len, bytes.data, bytes.len);
+    return keel_hash128_of(keel_slice_of(m->keyed, size));
+}
+
 void store_dir_dirty(struct mvcc *m, struct mvcc_dir *dir)
 {
-    if (dir->dirty)
-        return;
-    if (m->dirty_count == m->dirty_capacity) {
-        m->dirty_capacity = m->dirty_capacity ? m->dirty_capacity * 2 : 16;
-        m->dirty = keel_realloc(m->dirty, m->dirty_capacity * sizeof(struct mvcc_dir *));
-    }
-    m->dirty[m->dirty_count++] = dir;
-    dir->dirty = true;
+    if (keel_list_empty(&dir->dirty))
+        keel_list_add(&m->dirty, &dir->dirty);
 }
 
 void store_dir_removed(struct mvcc *m, uint64_t ino)
@@ -244,6 +286,11 @@ static int open_existing(struct mvcc *m, struct kv_read *read, const struct stor
     m->revision = state->revision;
     m->compact_revision = state->compact_revision;
     m->hash = state->hash;
+    if (state->compact_revision > state->revision) {
+        snprintf(ret_why, why_size, "the store is damaged: compacted at %llu, but at revision %llu",
+                 (unsigned long long)state->compact_revision, (unsigned long long)state->revision);
+        return KEEL_E_CORRUPT;
+    }
     return scan_store(m, read, ret_why, why_size);
 }
 
@@ -255,6 +302,7 @@ int mvcc_open(struct kv *kv, struct mvcc **ret_mvcc, char *ret_why, size_t why_s
     KEEL_ASSERT(why_size > 0);
     m->kv = kv;
     m->txn.m = m;
+    keel_list_init(&m->dirty);
     index_init(&m->index);
     struct kv_read *read = kv->ops->read_begin(kv);
     int err = store_state_read(kv, read, &state, ret_why, why_size);
@@ -279,8 +327,8 @@ int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size)
     KEEL_ASSERT(why_size > 0 && !m->is_out && !m->txn.open);
     mvcc_read_end(m);
     pending_clear(&m->now);
-    m->dirty_count = 0;
     m->removed_count = 0;
+    store_forget_emptied(m);
     index_clear(&m->index);
     m->kv = kv;
     struct kv_read *read = kv->ops->read_begin(kv);
@@ -289,6 +337,8 @@ int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size)
     if (err == 0)
         err = open_existing(m, read, &state, ret_why, why_size);
     kv->ops->read_end(read);
+    if (err == 0)
+        store_keep_emptied(m);
     return err == KEEL_E_NOTFOUND ? KEEL_E_CORRUPT : err;
 }
 
@@ -300,8 +350,9 @@ struct mvcc *mvcc_close(struct mvcc *m)
     pending_clear(&m->now);
     pending_clear(&m->out);
     index_free(&m->index);
-    free(m->dirty);
     free(m->removed);
+    free(m->emptied);
+    free(m->keyed);
     free(m);
     return NULL;
 }
@@ -339,17 +390,24 @@ uint64_t mvcc_durable_index(const struct mvcc *m)
 
 static void batch_records(struct kv_batch *batch, const struct pending *p)
 {
+    uint8_t rev_key[MVCC_REVISION_KEY_LEN];
+    struct keel_slice key = keel_slice_of(rev_key, sizeof rev_key);
+
     for (size_t i = 0; i < p->count; i++) {
         const struct pending_entry *entry = &p->entries[i];
-        struct keel_slice keyed = keel_buf_slice(entry->record);
-        struct keel_slice key = keel_slice_of(keyed.data, MVCC_REVISION_KEY_LEN);
-        struct keel_slice bytes =
-            keel_slice_of(keyed.data + MVCC_REVISION_KEY_LEN, keyed.len - MVCC_REVISION_KEY_LEN);
 
-        kv_batch_put_slice(batch, KV_RECORDS, key, keel_buf_ref(entry->record), bytes);
+        revision_key_encode(entry->rev, rev_key);
+        if (entry->record != NULL)
+            kv_batch_put_slice(batch, KV_RECORDS, key, keel_buf_ref(entry->record),
+                               keel_slice_of(entry->record->data + sizeof rev_key,
+                                             entry->record->len - sizeof rev_key));
         if (entry->content.owner != NULL)
             kv_batch_put_slice(batch, KV_CONTENT, key, keel_buf_ref(entry->content.owner),
                                entry->content.bytes);
+    }
+    for (size_t i = 0; i < p->removal_count; i++) {
+        revision_key_encode(p->removals[i].rev, rev_key);
+        kv_batch_remove(batch, p->removals[i].table, key);
     }
 }
 
@@ -361,10 +419,11 @@ static void batch_dirs(struct mvcc *m, struct kv_batch *batch)
         put_be64(key, m->removed[i]);
         kv_batch_remove(batch, KV_DIRS, keel_slice_of(key, sizeof key));
     }
-    for (size_t i = 0; i < m->dirty_count; i++) {
-        struct mvcc_dir *dir = m->dirty[i];
+    while (!keel_list_empty(&m->dirty)) {
+        struct mvcc_dir *dir =
+            KEEL_CONTAINER_OF(keel_list_first(&m->dirty), struct mvcc_dir, dirty);
 
-        dir->dirty = false;
+        keel_list_remove(&dir->dirty);
         if (!index_is_live_dir(dir->key))
             continue;
         put_be64(key, dir->key->ino);
@@ -373,7 +432,6 @@ static void batch_dirs(struct mvcc *m, struct kv_batch *batch)
                      keel_buf_copy(keel_slice_of(value, sizeof value)));
     }
     m->removed_count = 0;
-    m->dirty_count = 0;
 }
 
 static void batch_meta(const struct mvcc *m, struct kv_batch *batch)

@@ -1,16 +1,22 @@
 /* struct mvcc and what its files share. store.c: open, pending, checkpoint; scan.c: the rebuild;
- * read.c: questions; txn.c: changes. */
+ * read.c: questions; txn.c: changes; compact.c: what goes. */
 #ifndef MVCC_STORE_H
 #define MVCC_STORE_H
 
 #include "mvcc/index.h"
 #include "mvcc/record.h"
 
-/* What one revision wrote and the kv doesn't have yet. */
+/* What one revision wrote and the kv doesn't have yet. Compaction may take either part away. */
 struct pending_entry {
     struct mvcc_revision rev;
-    struct keel_buf *record;   /* behind its revision key */
-    struct mvcc_value content; /* owner NULL: wrote none */
+    struct keel_buf *record;   /* behind its revision key; NULL: gone */
+    struct mvcc_value content; /* owner NULL: wrote none, or gone */
+};
+
+/* What the kv has, or will have by the batch that is out, and is to lose. */
+struct pending_removal {
+    struct mvcc_revision rev;
+    enum kv_table table;
 };
 
 /* Entries in the order of their revisions, which is the order in which they arrive: found by
@@ -18,6 +24,8 @@ struct pending_entry {
 struct pending {
     struct pending_entry *entries;
     size_t count, capacity;
+    struct pending_removal *removals;
+    size_t removal_count, removal_capacity;
     size_t bytes;
 };
 
@@ -42,10 +50,14 @@ struct mvcc {
     struct pending out; /* in the batch that is being written */
     bool is_out;
     uint64_t out_index;
-    struct mvcc_dir **dirty; /* directories whose times have changed since */
-    size_t dirty_count, dirty_capacity;
-    uint64_t *removed; /* inode numbers of directories removed since */
+    struct keel_link dirty; /* directories (mvcc_dir.dirty) whose times have changed since */
+    uint64_t *removed;      /* inode numbers of directories removed since */
     size_t removed_count, removed_capacity;
+
+    struct mvcc_key **emptied; /* keys without a revision since the last reload, pinned here */
+    size_t emptied_count;
+    uint8_t *keyed; /* a revision key and a record in one piece, for the hash */
+    size_t keyed_size;
 };
 
 /* ---- store.c ---- */
@@ -54,9 +66,14 @@ struct mvcc {
  * value: new content or NULL. */
 void store_add(struct mvcc *m, struct mvcc_key *key, const struct mvcc_record *record,
                const struct mvcc_value *value);
+/* Takes away what a revision wrote into that table. */
+void store_remove(struct mvcc *m, enum kv_table table, struct mvcc_revision rev);
 const struct pending_entry *store_find_pending(const struct mvcc *m, struct mvcc_revision rev);
 /* The read transaction, begun on demand. */
 struct kv_read *store_read(struct mvcc *m);
+/* A record's term of the state hash. */
+struct keel_hash128 store_hash_of(struct mvcc *m, struct keel_slice rev_key,
+                                  struct keel_slice bytes);
 void store_dir_dirty(struct mvcc *m, struct mvcc_dir *dir);
 void store_dir_removed(struct mvcc *m, uint64_t ino);
 
@@ -84,6 +101,19 @@ int store_state_decode(struct keel_slice value, struct store_state *ret_state);
  * or the kv's error. */
 int store_state_read(struct kv *kv, struct kv_read *read, struct store_state *ret_state,
                      char *ret_why, size_t why_size);
+
+/* ---- read.c ---- */
+
+/* A kept record's bytes, and what they say; slices as with mvcc_get. KEEL_E_CORRUPT. */
+int store_load(struct mvcc *m, const struct mvcc_key *key, struct mvcc_revision rev,
+               struct mvcc_record *ret_record, struct keel_slice *ret_bytes);
+
+/* ---- compact.c ---- */
+
+/* After a reload: keys without a revision are kept until the next step of compaction, since they
+ * may be known elsewhere and are pinned only later. Before one: those of the last. */
+void store_keep_emptied(struct mvcc *m);
+void store_forget_emptied(struct mvcc *m);
 
 /* ---- scan.c ---- */
 

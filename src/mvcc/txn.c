@@ -50,7 +50,7 @@ static int64_t later_of(int64_t a, int64_t b)
 
 static struct mvcc_revision next_revision(struct mvcc_txn *txn)
 {
-    KEEL_ASSERT(txn->open && txn->next_sub < UINT32_MAX);
+    KEEL_ASSERT(txn->open && txn->next_sub <= MVCC_SUB_MAX);
     return (struct mvcc_revision){ txn->revision, txn->next_sub++ };
 }
 
@@ -75,6 +75,7 @@ static void put_at(struct mvcc_txn *txn, struct mvcc_key *key, struct mvcc_recor
     KEEL_ASSERT(!record->tombstone && record->ino != 0 && record->mode <= 07777);
     KEEL_ASSERT(record->kind >= MVCC_FILE && record->kind <= MVCC_SYMLINK);
     KEEL_ASSERT(key->ino == 0 || is_dir == (old_dir != 0));
+    KEEL_ASSERT(key->ino != 0 || key->dir == NULL || key->dir->entries == 0);
     record->version = index_next_version(key);
     record->create_revision = index_next_create(key, txn->revision);
     record->revision = next_revision(txn);

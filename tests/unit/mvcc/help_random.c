@@ -224,6 +224,8 @@ static void print_all(struct mvcc *m, struct keel_text *text)
         (unsigned long long)mvcc_applied_term(m), (unsigned long long)hash.low,
         (unsigned long long)hash.high, (unsigned long long)mvcc_live_keys(m),
         (unsigned long long)mvcc_quota_used(m));
+    keel_text_printf(text, "compacted at %llu, %s\n", (unsigned long long)mvcc_compact_revision(m),
+                     mvcc_has_garbage(m) ? "with garbage" : "without garbage");
     print_below(m, mvcc_root(m), DEPTH, text);
     mvcc_read_end(m);
 }
