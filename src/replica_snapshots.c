@@ -282,8 +282,9 @@ static void on_offer(struct replica *r, uint64_t from, const struct keel_message
             reply(r, SNAPSHOT_RECEIVING);
         return;
     }
-    if (target->storing || (target->state != TARGET_NONE && target->state != TARGET_PIECES))
-        return; /* it will be offered again */
+    if (target->storing || r->reset_seq != 0 ||
+        (target->state != TARGET_NONE && target->state != TARGET_PIECES))
+        return; /* it will be offered again: the one before is not over */
     begin_target(r, from, msg);
     if (raft_wants_snapshot(r->raft, target->index, target->term)) {
         reply(r, SNAPSHOT_RECEIVING);
