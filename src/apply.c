@@ -5,6 +5,7 @@
 #include "apply_internal.h"
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 
 enum { CLUSTER_STATE_VERSION = 1 };
 
@@ -251,11 +252,20 @@ static void run_in_session(struct apply_op *op)
     uint64_t number = op->head->number;
 
     if (session == NULL) {
-        op->result->err = KEEL_E_NOSESSION;
+        if (MUTANT(EXPIRED_SESSION_APPLIES))
+            run(op);
+        else
+            op->result->err = KEEL_E_NOSESSION;
         return;
     }
+    if (MUTANT(HIGHEST_NUMBER_ONLY) && number > session->last + 1)
+        session->acked = session->last = number - 1;
     if (number <= session->acked || number > session->last + 1) {
         op->result->err = KEEL_E_OUTOFORDER;
+        return;
+    }
+    if (MUTANT(NO_DEDUPLICATION) && number <= session->last) {
+        run(op);
         return;
     }
     if (number <= session->last) {
@@ -380,7 +390,7 @@ static struct keel_buf *pack_cluster(const struct apply *a)
     keel_arena_init(&arena);
     state.version = CLUSTER_STATE_VERSION;
     state.next_ino = a->next_ino;
-    state.n_sessions = a->session_count;
+    state.n_sessions = MUTANT(SESSIONS_LOST) ? 0 : a->session_count;
     state.sessions = keel_arena_alloc(&arena, a->session_count * sizeof *state.sessions);
     for (size_t i = 0; i < a->session_count; i++)
         state.sessions[i] = pack_session(&arena, &a->sessions[i]);
@@ -426,7 +436,7 @@ static int load_session(struct apply *a, const Keel__SessionState *state)
         add_session(a, state->id, state->node, state->nonce, state->first_ino);
 
     session->acked = session->last = state->acked;
-    for (size_t i = 0; i < state->n_results; i++) {
+    for (size_t i = 0; i + (MUTANT(LAST_RESULT_LOST) ? 1 : 0) < state->n_results; i++) {
         const Keel__Result *from = state->results[i];
         struct command_result result = { from->err,   from->revision, from->ino,   from->size,
                                          from->lease, from->value,    from->offset };

@@ -5,6 +5,7 @@
 #include "apply_internal.h"
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 
 static bool plain(const char *text, size_t max)
 {
@@ -175,7 +176,7 @@ int apply_contact(struct apply_op *op, const Keel__Contact *contact)
         return KEEL_E_NOTFOUND;
     if (member->incarnation != 0)
         return KEEL_E_EXISTS;
-    member->incarnation = contact->incarnation;
+    member->incarnation = MUTANT(WIPED_VOTES) ? 0 : contact->incarnation;
     op->outcome->members_changed = true;
     return 0;
 }

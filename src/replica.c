@@ -7,6 +7,7 @@
 #include "check.h"
 #include "err.h"
 #include "hash.h"
+#include "mutant.h"
 #include "replica_internal.h"
 
 static struct raft *make_raft(struct replica *r, uint64_t now)
@@ -47,7 +48,8 @@ struct replica *replica_new(struct keel_env *env, struct apply *apply,
         r->options.session_ttl_us = SESSION_TTL_US;
     r->started_us = now_of(r);
     /* An answer to a read of this node's last life must not pass for one to a read of this one. */
-    r->next_context = keel_hash64(keel_slice_of(&options->nonce, sizeof options->nonce));
+    if (!MUTANT(CONTEXTS_REPEAT))
+        r->next_context = keel_hash64(keel_slice_of(&options->nonce, sizeof options->nonce));
     keel_arena_init(&r->arena);
     requests_init(r);
     leases_init(r);
@@ -78,7 +80,7 @@ static void on_forward(struct replica *r, uint64_t from, struct keel_message *ms
 {
     uint64_t now = now_of(r), index;
 
-    if (now > msg->deadline_us)
+    if (now > msg->deadline_us && !MUTANT(LATE_FORWARD))
         return; /* its caller has given up; a no-op will follow */
     if (replica_is_leader(r) && mvcc_pending_bytes(r->mvcc) < r->options.pending_limit_bytes &&
         raft_propose(r->raft, now, keel_buf_ref(msg->data), &index) == 0)
@@ -200,7 +202,7 @@ static void persist(struct replica *r, const struct raft_ready *ready)
     struct wal_batch *batch = keel_calloc(1, sizeof *batch);
 
     batch->mark = ready->mark;
-    batch->reset = ready->reset_index != 0;
+    batch->reset = ready->reset_index != 0 && !MUTANT(INSTALL_KEEPS_LOG);
     batch->reset_index = ready->reset_index;
     batch->reset_term = ready->reset_term;
     if (batch->reset)
@@ -359,7 +361,8 @@ static bool pump_apply(struct replica *r)
 static bool may_checkpoint(const struct replica *r)
 {
     return !r->checkpoint_out && !snapshots_installing(r) && mvcc_has_pending(r->mvcc) &&
-           mvcc_applied_index(r->mvcc) <= raft_persisted_index(r->raft);
+           (mvcc_applied_index(r->mvcc) <= raft_persisted_index(r->raft) ||
+            MUTANT(CHECKPOINT_AHEAD));
 }
 
 static void checkpoint(struct replica *r, uint64_t now)

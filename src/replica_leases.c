@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "replica_internal.h"
 
 enum { AGAIN_US = 50000 }; /* after an expiry could not be proposed */
@@ -118,7 +119,7 @@ static void confirm(struct replica *r, uint64_t lease, uint64_t sent_us)
     struct lease_keeper *keeper = find_keeper(r, lease);
 
     if (keeper != NULL && !keeper->lost && sent_us > keeper->confirmed_us && sent_us <= now_of(r))
-        keeper->confirmed_us = sent_us;
+        keeper->confirmed_us = MUTANT(RENEWAL_FROM_RECEIPT) ? now_of(r) : sent_us;
 }
 
 /* ---- the leader's side ---- */
@@ -187,6 +188,8 @@ static void renew_here(struct replica *r, uint64_t from, uint64_t sent_us, const
     memcpy(renewal->leases, leases, count * sizeof *leases);
     int state = replica_barrier(r, &renewal->call);
 
+    if (MUTANT(RENEWED_BY_ANYBODY) && state == 0 && replica_cancel(r, &renewal->call, true))
+        state = 1;
     if (state != 0)
         renewal_done(&renewal->call, state == 1 ? 0 : state, NULL);
 }
@@ -352,7 +355,7 @@ bool leases_leads_for_sure(const struct replica *r)
 
 void leases_duties(struct replica *r, uint64_t now)
 {
-    if (!leases_leads_for_sure(r))
+    if (!leases_leads_for_sure(r) && !MUTANT(DEPOSED_EXPIRES))
         return;
     expire_leases(r, now);
     checkpoint_leases(r, now);
@@ -374,7 +377,7 @@ void leases_follow_role(struct replica *r, uint64_t now)
         lease_promote(leases, now);
         members_begin_term(r, now);
     }
-    if (!replica_is_leader(r) && lease_is_primary(leases))
+    if (!replica_is_leader(r) && lease_is_primary(leases) && !MUTANT(DEPOSED_EXPIRES))
         lease_demote(leases);
 }
 

@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "replica_internal.h"
 
 static struct replica_call *call_of(struct keel_link *link)
@@ -142,8 +143,10 @@ static void proposal_abandon(struct replica *r, struct proposal *p)
         proposal_free(r, p);
         return;
     }
-    keel_buf_free(p->data);
-    p->data = pack_noop(r, p->number);
+    if (!MUTANT(ABANDONED_GOES_ON)) {
+        keel_buf_free(p->data);
+        p->data = pack_noop(r, p->number);
+    }
     if (!p->sent)
         return; /* its turn comes */
     /* in front of those behind it: they may wait for just this number */

@@ -6,6 +6,7 @@
 #include "bytes.h"
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "mvcc/store.h"
 
 enum { STATE_LEN = 56, FORMAT_LEN = 4 };
@@ -165,7 +166,7 @@ static struct keel_buf *state_encode(const struct mvcc *m)
 {
     struct keel_buf *buf = keel_buf_new(STATE_LEN);
 
-    put_le64(buf->data, m->applied_index);
+    put_le64(buf->data, m->applied_index + (MUTANT(STORE_AHEAD_OF_ITS_DATA) ? 1 : 0));
     put_le64(buf->data + 8, m->applied_term);
     put_le64(buf->data + 16, m->revision);
     put_le64(buf->data + 24, m->compact_revision);

@@ -2,6 +2,7 @@
  * with elections before the timeout and the waiting out of an old lease (docs/raft.md). */
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "raft/raft_internal.h"
 
 static bool is_self(const void *arg, uint64_t id)
@@ -137,7 +138,7 @@ static uint64_t old_lease_end(const struct raft *r)
     uint64_t lease = r->lease_us ? r->lease_us : RAFT_DEFAULT_LEASE_US;
     uint64_t ack_us = r->last_ack_us;
 
-    if (r->handover_term == r->hard.term)
+    if (r->handover_term == r->hard.term || (MUTANT(HANDOVER_FOR_EVER) && r->handover_term != 0))
         return 0;
     for (size_t i = 0; i < r->peer_count; i++) {
         if (r->peers[i].ballot == RAFT_GRANTED && r->peers[i].ack_us > ack_us)
@@ -236,6 +237,8 @@ static bool up_to_date(const struct raft *r, const struct raft_message *msg)
 {
     uint64_t last_term = raft_tail_last_term(&r->log);
 
+    if (MUTANT(ANY_LOG_WINS))
+        return true;
     if (msg->u.vote_request.last_term != last_term)
         return msg->u.vote_request.last_term > last_term;
     return msg->u.vote_request.last_index >= raft_tail_last(&r->log);
@@ -250,7 +253,8 @@ void raft_on_vote_request(struct raft *r, const struct raft_message *msg)
         send_vote(r, msg, msg->term > r->hard.term && up_to_date(r, msg));
         return;
     }
-    granted = msg->term == r->hard.term && (r->hard.vote == 0 || r->hard.vote == msg->from) &&
+    granted = msg->term == r->hard.term &&
+              (r->hard.vote == 0 || r->hard.vote == msg->from || MUTANT(VOTE_TWICE)) &&
               r->leader == 0 && up_to_date(r, msg);
     if (granted) {
         r->hard.vote = msg->from;

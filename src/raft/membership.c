@@ -12,6 +12,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "raft/raft_internal.h"
 
 /* ---- peers ---- */
@@ -152,7 +153,7 @@ void raft_config_cut(struct raft *r, uint64_t from)
     while (count > 1 && r->configs[count - 1].index >= from)
         count--;
     KEEL_ASSERT(r->configs[count - 1].index < from);
-    if (count == r->config_count)
+    if (count == r->config_count || MUTANT(CONFIG_KEPT_ON_CUT))
         return;
     r->config_count = count;
     adopt(r);
@@ -233,7 +234,8 @@ static int check_change(const struct raft *r, const struct raft_config *target)
         return KEEL_E_NOTLEADER;
     if (!raft_config_valid(target) || raft_config_is_joint(target) || target->voter_count == 0)
         return KEEL_E_INVALID;
-    if (raft_config_is_joint(&r->config) || raft_config_index(r) > r->hard.commit)
+    if (raft_config_is_joint(&r->config) ||
+        (raft_config_index(r) > r->hard.commit && !MUTANT(CHANGE_OVER_CHANGE)))
         return KEEL_E_BUSY;
     if (raft_config_equal(&r->config, target))
         return KEEL_E_EXISTS;
@@ -277,7 +279,8 @@ static void leave_office(struct raft *r)
 
 void raft_membership_step(struct raft *r)
 {
-    if (r->role != RAFT_LEADER || !raft_term_committed(r) || raft_config_index(r) > r->hard.commit)
+    if (r->role != RAFT_LEADER || !raft_term_committed(r) ||
+        (raft_config_index(r) > r->hard.commit && !MUTANT(LEAVE_TOO_EARLY)))
         return;
     if (raft_config_is_joint(&r->config))
         leave_joint(r);

@@ -1,5 +1,6 @@
 /* Majorities of one voter set, and of both while a configuration is joint. */
 #include "check.h"
+#include "mutant.h"
 #include "raft/quorum.h"
 
 static bool contains(const uint64_t *ids, size_t count, uint64_t id)
@@ -26,7 +27,7 @@ bool raft_quorum_reached(const struct raft_config *config,
 {
     if (!majority_has(config->voters, config->voter_count, has, arg))
         return false;
-    return config->old_voter_count == 0 ||
+    return config->old_voter_count == 0 || MUTANT(JOINT_ONE_MAJORITY) ||
            majority_has(config->old_voters, config->old_voter_count, has, arg);
 }
 
@@ -57,7 +58,7 @@ uint64_t raft_quorum_value(const struct raft_config *config,
     if (config->voter_count == 0)
         return 0;
     current = majority_value(config->voters, config->voter_count, value, arg);
-    if (config->old_voter_count == 0)
+    if (config->old_voter_count == 0 || MUTANT(JOINT_ONE_MAJORITY))
         return current;
     old = majority_value(config->old_voters, config->old_voter_count, value, arg);
     return old < current ? old : current;

@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "raft/raft_internal.h"
 
 void raft_options_init(struct raft_options *options)
@@ -36,6 +37,8 @@ static void load_log(struct raft *r, const struct raft_options *options)
     }
     last = raft_tail_last(&r->log);
     r->hard = options->hard_state;
+    if (MUTANT(FORGET_VOTE))
+        r->hard.vote = 0;
     /* A snapshot of a later term was installed, and the end came before the log said so. */
     if (r->hard.term < options->base_term)
         r->hard = (struct raft_hard_state){ .term = options->base_term };
@@ -71,7 +74,7 @@ struct raft *raft_new(const struct raft_options *options, uint64_t now_us)
     raft_config_init(r, &options->config, options->config_index);
     load_log(r, options);
     /* What this node acknowledged before it started is forgotten: as late as possible is safe. */
-    r->last_ack_us = now_us;
+    r->last_ack_us = MUTANT(RESTART_NAMES_NO_ACK) ? 0 : now_us;
     raft_become_follower(r, r->hard.term, 0);
     if (raft_is_alone(r))
         r->election_deadline_us = now_us;
@@ -178,9 +181,16 @@ static bool merge_ack(struct raft_message *first, const struct raft_message *nex
     return true;
 }
 
+static bool leaves_early(const struct raft_message *msg)
+{
+    return (MUTANT(ACK_BEFORE_PERSIST) && msg->type == RAFT_APPEND_REPLY) ||
+           (MUTANT(VOTE_BEFORE_PERSIST) && msg->type == RAFT_VOTE_REPLY) ||
+           (MUTANT(VOTE_REQUEST_BEFORE_PERSIST) && msg->type == RAFT_VOTE_REQUEST);
+}
+
 void raft_send_after(struct raft *r, uint64_t seq, struct raft_message *msg_take)
 {
-    if (seq <= r->seq_persisted) {
+    if (seq <= r->seq_persisted || leaves_early(msg_take)) {
         raft_send(r, msg_take);
         return;
     }

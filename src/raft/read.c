@@ -8,6 +8,7 @@
  */
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "raft/raft_internal.h"
 
 static uint64_t share_value(const void *arg, uint64_t id)
@@ -26,8 +27,14 @@ bool raft_lease_valid(const struct raft *r, uint64_t now_us)
 {
     uint64_t start;
 
-    if (r->lease_us == 0 || r->renounced || !raft_term_committed(r))
+    bool renounced = r->renounced && !MUTANT(RENOUNCED_LEASE_USED);
+
+    if (r->lease_us == 0 || renounced || !raft_term_committed(r))
         return false;
+    if (MUTANT(LEASE_WITHOUT_QUORUM))
+        return true;
+    if (MUTANT(LEASE_BY_OLD_CLOCK))
+        now_us = r->now_us;
     if (raft_is_alone(r))
         return true;
     start = raft_quorum_value(&r->config, share_value, r);
@@ -67,13 +74,16 @@ static void keep(struct raft *r, uint64_t from, uint64_t context, uint64_t round
 /* On the leader. False: too many wait already. */
 static bool admit(struct raft *r, uint64_t from, uint64_t context)
 {
-    if (raft_lease_valid(r, r->now_us)) {
+    if (raft_lease_valid(r, r->now_us) || (MUTANT(READ_WITHOUT_ROUND) && raft_term_committed(r))) {
         answer(r, from, context, r->hard.commit);
         return true;
     }
     if (r->pending_count >= KEEL_REQUESTS_MAX)
         return false;
-    keep(r, from, context, raft_term_committed(r) ? r->round_sent + 1 : 0);
+    keep(r, from, context,
+         MUTANT(READ_IN_OLD_ROUND) && r->round_sent > 0         ? r->round_sent
+         : raft_term_committed(r) || MUTANT(READ_BEFORE_COMMIT) ? r->round_sent + 1
+                                                                : 0);
     return true;
 }
 

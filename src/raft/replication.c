@@ -11,6 +11,7 @@
  *              \  in flight  / \ to send
  */
 #include "check.h"
+#include "mutant.h"
 #include "raft/raft_internal.h"
 
 static void inflight_clear(struct raft_peer *peer)
@@ -227,7 +228,9 @@ void raft_heartbeat_one(struct raft *r, struct raft_peer *peer)
     if (!peer->connected || !peer->member)
         return;
     msg = raft_message_new(RAFT_HEARTBEAT, r->id, peer->id, r->hard.term);
-    msg->u.heartbeat.commit = r->hard.commit < peer->match ? r->hard.commit : peer->match;
+    msg->u.heartbeat.commit = r->hard.commit < peer->match || MUTANT(HEARTBEAT_COMMIT_UNBOUNDED)
+                                  ? r->hard.commit
+                                  : peer->match;
     msg->u.heartbeat.round = r->round_sent;
     msg->u.heartbeat.sent_us = raft_stamp(r);
     raft_send(r, msg);
@@ -251,6 +254,10 @@ static uint64_t match_value(const void *arg, uint64_t id)
 {
     const struct raft *r = arg;
 
+    if (MUTANT(COUNT_UNPERSISTED) && id == r->id)
+        return raft_tail_last(&r->log);
+    if (MUTANT(LEARNER_COUNTS) && id != r->id && r->config.learner_count > 0)
+        id = r->config.learners[0];
     return id == r->id ? r->persisted : raft_peer_get(r, id)->match;
 }
 
@@ -260,10 +267,11 @@ void raft_maybe_commit(struct raft *r)
 {
     uint64_t index, term;
 
-    if (r->now_us < r->wait_until_us)
+    if (r->now_us < r->wait_until_us && !MUTANT(NO_WAITING_OUT))
         return;
     index = raft_quorum_value(&r->config, match_value, r);
-    if (index <= r->hard.commit || !raft_tail_term(&r->log, index, &term) || term != r->hard.term)
+    if (index <= r->hard.commit || !raft_tail_term(&r->log, index, &term) ||
+        (term != r->hard.term && !MUTANT(COMMIT_OLD_TERM)))
         return;
     raft_set_commit(r, index);
     raft_reads_after_commit(r);
@@ -277,7 +285,7 @@ static void peer_replied(struct raft *r, struct raft_peer *peer, uint64_t sent_u
     peer->heard_us = r->now_us;
     if (sent_us > peer->void_us && sent_us > peer->share_us && sent_us <= raft_stamp(r) &&
         peer->connected)
-        peer->share_us = sent_us;
+        peer->share_us = MUTANT(LEASE_FROM_RECEIPT) ? raft_stamp(r) : sent_us;
 }
 
 static void rejected(struct raft *r, struct raft_peer *peer, const struct raft_message *msg)
@@ -285,7 +293,7 @@ static void rejected(struct raft *r, struct raft_peer *peer, const struct raft_m
     uint64_t index = msg->u.append_reply.index, hint = msg->u.append_reply.hint_index;
     uint64_t next;
 
-    if (index <= peer->match || peer->state == RAFT_SNAPSHOT)
+    if ((index <= peer->match && !MUTANT(NEXT_BELOW_MATCH)) || peer->state == RAFT_SNAPSHOT)
         return;
     if (peer->state == RAFT_PROBE && index != peer->next - 1)
         return;
@@ -294,7 +302,8 @@ static void rejected(struct raft *r, struct raft_peer *peer, const struct raft_m
     if (hint > r->log.base_index && hint <= raft_tail_last(&r->log))
         hint = raft_tail_agree(&r->log, hint, msg->u.append_reply.hint_term, r->log.base_index);
     next = hint + 1 < index ? hint + 1 : index;
-    raft_progress_probe(peer, next > peer->match ? next : peer->match + 1);
+    raft_progress_probe(peer,
+                        next > peer->match || MUTANT(NEXT_BELOW_MATCH) ? next : peer->match + 1);
 }
 
 void raft_on_append_reply(struct raft *r, const struct raft_message *msg)

@@ -1,5 +1,6 @@
 /* One message in: whom it may come from, what its term means, and what a follower does with it. */
 #include "check.h"
+#include "mutant.h"
 #include "raft/raft_internal.h"
 
 /* No cluster gets there by elections; a term from nowhere must not leave this node without a next
@@ -76,6 +77,9 @@ static bool merge_entries(struct raft *r, const struct raft_entry *entries, size
     while (known < count && raft_tail_term(&r->log, entries[known].index, &term) &&
            term == entries[known].term)
         known++;
+    if (MUTANT(CUT_BY_OLD_APPEND) && known == count && count > 0 &&
+        entries[count - 1].index < raft_tail_last(&r->log))
+        raft_cut_log(r, entries[count - 1].index + 1);
     if (known == count)
         return true;
     if (entries[known].index <= r->hard.commit)
@@ -103,7 +107,8 @@ static bool takes_append(const struct raft *r, const struct raft_message *msg)
 static void on_append(struct raft *r, const struct raft_message *msg)
 {
     uint64_t last = msg->u.append.prev_index + msg->u.append.count;
-    uint64_t commit = msg->u.append.commit < last ? msg->u.append.commit : last;
+    uint64_t known = MUTANT(COMMIT_BEYOND_MATCH) ? raft_tail_last(&r->log) : last;
+    uint64_t commit = msg->u.append.commit < known ? msg->u.append.commit : known;
     struct raft_message *reply;
     uint64_t skip = 0, term;
 
