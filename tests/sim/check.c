@@ -267,8 +267,9 @@ static bool is_in_touch(const struct sim_node *node)
 
         if (i == node->slot || sim->nodes[i].state != SLOT_MEMBER)
             continue;
-        if (!there->connected || there->cut || back->cut || sim->nodes[i].paused_until_us != 0 ||
-            there->clogged_until_us > sim->now_us || back->clogged_until_us > sim->now_us)
+        if (!there->connected || there->cut || back->cut ||
+            sim->nodes[i].paused_until_us > sim->now_us || there->clogged_until_us > sim->now_us ||
+            back->clogged_until_us > sim->now_us)
             return false;
     }
     return true;
@@ -284,6 +285,8 @@ static void check_session(struct sim_node *node)
         return;
     if (since < sim->leader_change_us)
         since = sim->leader_change_us;
+    if (since < sim->nodes[sim->last_leader].trouble_us)
+        since = sim->nodes[sim->last_leader].trouble_us;
     if (node->session != 0 && node->state == SLOT_MEMBER && is_in_touch(node) &&
         sim->now_us > since + sim->plan.session_ttl_us / 2)
         check_fail(sim, "n%u lost its session %" PRIu64 " while it was in touch", node->slot,

@@ -175,7 +175,8 @@ static bool knows_incarnation(const struct sim_node *node, const struct sim_node
     return false;
 }
 
-/* Only one disk at a time, not of a small cluster, and only when nobody can mistake the new disk
+/* Only one disk at a time (two that begin anew could found the cluster once more), not of a small
+ * cluster, and only when nobody can mistake the new disk
  * for the old one: a wiped member that is let in has forgotten what it had promised. */
 bool faults_may_wipe(const struct sim_node *node)
 {
@@ -188,7 +189,7 @@ bool faults_may_wipe(const struct sim_node *node)
     for (unsigned i = 0; i < sim->plan.slots; i++) {
         const struct sim_node *other = &sim->nodes[i];
 
-        if (other->state == SLOT_FREE || other->state == SLOT_RETIRED || other == node)
+        if (other->state == SLOT_FREE || other == node)
             continue;
         if (other->state != SLOT_MEMBER || !has_settled(other, committed) ||
             !knows_incarnation(other, node))

@@ -126,7 +126,8 @@ static const char usage[] =
     "                [--trace]\n"
     "\n"
     "Simulates whole clusters on virtual time, seeds S to S + N - 1. Exit code 1 and the line\n"
-    "that replays it when something does not hold.\n";
+    "that replays it when something does not hold. --trace shows what happens, twice:\n"
+    "messages too.\n";
 
 static const struct sim_shape *find_shape(const char *name)
 {
@@ -165,8 +166,7 @@ static void catch_aborts(void)
     sigaction(SIGTERM, &action, NULL); /* it hung */
 }
 
-static bool run_seed(const struct sim_shape *shape, uint64_t seed, bool trace,
-                     struct totals *totals)
+static bool run_seed(const struct sim_shape *shape, uint64_t seed, int trace, struct totals *totals)
 {
     running_shape = shape->name;
     running_seed = seed;
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
     const struct sim_shape *shape = &shapes[0];
     uint64_t seed = 1, count = 1;
     struct totals totals = { 0 };
-    bool trace = false;
+    int trace = 0;
     int c;
 
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
         else if (c == 'n')
             count = strtoull(optarg, NULL, 10);
         else if (c == 't')
-            trace = true;
+            trace++;
         if (c == '?' || c == 'h' || shape == NULL) {
             fputs(usage, c == 'h' ? stdout : stderr);
             return c == 'h' ? 0 : 2;

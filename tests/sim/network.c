@@ -1,5 +1,6 @@
 /* The network between simulated nodes, and what a node's pool of connections does: whom it dials,
  * whom it lets in. A link is one way; a connection both. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -66,6 +67,41 @@ static uint64_t delivery_time(struct sim *sim, struct sim_link *link)
     return at;
 }
 
+static void trace_raft(struct sim *sim, unsigned from, unsigned to, const struct raft_message *m)
+{
+    const char *name = raft_message_name(m->type);
+
+    if (m->type == RAFT_VOTE_REQUEST)
+        sim_trace(sim, "  n%u > n%u %s %" PRIu64 "%s%s at %" PRIu64 " of %" PRIu64, from, to, name,
+                  m->term, m->u.vote_request.pre ? " pre" : "",
+                  m->u.vote_request.transfer ? " transfer" : "", m->u.vote_request.last_index,
+                  m->u.vote_request.last_term);
+    else if (m->type == RAFT_VOTE_REPLY)
+        sim_trace(sim, "  n%u > n%u %s %" PRIu64 "%s %s", from, to, name, m->term,
+                  m->u.vote_reply.pre ? " pre" : "",
+                  m->u.vote_reply.granted ? "granted" : "refused");
+    else if (m->type == RAFT_APPEND)
+        sim_trace(sim,
+                  "  n%u > n%u %s %" PRIu64 ": %zu behind %" PRIu64 " of %" PRIu64
+                  ", commit %" PRIu64,
+                  from, to, name, m->term, m->u.append.count, m->u.append.prev_index,
+                  m->u.append.prev_term, m->u.append.commit);
+    else if (m->type == RAFT_APPEND_REPLY)
+        sim_trace(sim, "  n%u > n%u %s %" PRIu64 ": %s %" PRIu64, from, to, name, m->term,
+                  m->u.append_reply.rejected ? "rejected" : "up to", m->u.append_reply.index);
+    else
+        sim_trace(sim, "  n%u > n%u %s %" PRIu64, from, to, name, m->term);
+}
+
+static void trace_message(struct sim *sim, unsigned from, unsigned to,
+                          const struct keel_message *msg)
+{
+    if (msg->type == MESSAGE_RAFT)
+        trace_raft(sim, from, to, msg->raft);
+    else
+        sim_trace(sim, "  n%u > n%u message %d", from, to, (int)msg->type);
+}
+
 void network_send(struct sim *sim, struct sim_node *node, uint64_t id,
                   struct keel_message *msg_take)
 {
@@ -80,6 +116,8 @@ void network_send(struct sim *sim, struct sim_node *node, uint64_t id,
     }
     uint64_t at = delivery_time(sim, &sim->links[from][to]);
 
+    if (sim->trace_messages)
+        trace_message(sim, from, to, msg_take);
     if (sim_chance(&sim->net_rng, shape->duplicate))
         deliver_again(sim, from, to, at, msg_take);
     if (shape->codec) {

@@ -173,8 +173,8 @@ static void calm_down(struct sim *sim)
     for (unsigned i = 0; i < sim->plan.slots; i++) {
         struct sim_node *node = &sim->nodes[i];
 
-        node->paused_until_us = 0;
-        node->trouble_us = sim->now_us;
+        if (node->trouble_us < sim->now_us)
+            node->trouble_us = sim->now_us;
         if (!node->up && node->state == SLOT_MEMBER)
             sim_node_start(node);
     }
@@ -218,18 +218,19 @@ static void make_plan(struct sim *sim)
     plan->slots = plan->nodes + (plan->operated ? shape->spare : 0);
     plan->request_timeout_us = sim_chance(&rng, 300) ? 1000000 : 3000000;
     plan->session_ttl_us = sim_chance(&rng, 500) ? 2500000 : 10000000;
-    plan->log_kept_bytes = plan->short_log ? 1024 << keel_rng_below(&rng, 4) : 1 << 20;
+    plan->log_kept_bytes = plan->short_log ? UINT64_C(1024) << keel_rng_below(&rng, 4) : 1 << 20;
     plan->tail_entries = plan->short_log ? 4 + keel_rng_below(&rng, 60) : KEEL_TAIL_ENTRIES;
     KEEL_ASSERT(plan->slots <= SIM_SLOTS_MAX);
 }
 
-struct sim *sim_new(const struct sim_shape *shape, uint64_t seed, bool trace)
+struct sim *sim_new(const struct sim_shape *shape, uint64_t seed, int trace)
 {
     struct sim *sim = keel_calloc(1, sizeof *sim);
 
     sim->shape = shape;
     sim->seed = seed;
-    sim->trace = trace;
+    sim->trace = trace > 0;
+    sim->trace_messages = trace > 1;
     keel_rng_seed(&sim->net_rng, seed ^ 0x11);
     keel_rng_seed(&sim->disk_rng, seed ^ 0x22);
     keel_rng_seed(&sim->fault_rng, seed ^ 0x33);

@@ -40,8 +40,8 @@ enum {
 };
 
 /* Values are unique, and cannot be mistaken for anything else at the end of an entry. */
-#define SIM_VALUE_TAG 0x5eed000000000000u
-#define SIM_VALUE_MASK 0xffff000000000000u
+#define SIM_VALUE_TAG 0x5eed5eed5e000000u
+#define SIM_VALUE_MASK 0xffffffffff000000u
 
 /* What is tried, and how hard. Chances are in 1/1000. */
 struct sim_shape {
@@ -224,7 +224,7 @@ struct sim {
     const struct sim_shape *shape;
     struct sim_plan plan;
     uint64_t seed, now_us;
-    bool trace;
+    bool trace, trace_messages;
     uint64_t trace_hash;
     struct keel_rng net_rng, disk_rng, fault_rng, client_rng, clock_rng, operator_rng;
     struct keel_heap events;
@@ -266,7 +266,8 @@ struct sim {
 
 /* ---- sim.c ---- */
 
-struct sim *sim_new(const struct sim_shape *shape, uint64_t seed, bool trace);
+/* trace: 0 nothing, 1 what happens, 2 messages too. */
+struct sim *sim_new(const struct sim_shape *shape, uint64_t seed, int trace);
 void sim_free(struct sim *sim);
 /* Runs it to its end. True: nothing was wrong. */
 bool sim_run(struct sim *sim);
