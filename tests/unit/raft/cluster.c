@@ -102,6 +102,7 @@ static void check_commits(struct cluster *c, struct node *n)
         if (entry->index > c->committed_last) {
             c->committed_last = entry->index;
             c->committed[entry->index] = *entry;
+            c->committed_in[entry->index] = raft_term(n->r);
             if (entry->data != NULL)
                 keel_buf_ref(entry->data);
             check_config(c, entry);
@@ -112,10 +113,13 @@ static void check_commits(struct cluster *c, struct node *n)
     }
 }
 
-/* Everything committed anywhere is in a new leader's log, in memory or on its disk below that. */
+/* What was committed in an earlier term is in a new leader's log, in memory or on its disk below
+ * that. (Late votes can make a leader of a term that is over.) */
 static void check_completeness(struct cluster *c, struct node *n)
 {
     for (uint64_t i = 1; i <= c->committed_last; i++) {
+        if (c->committed_in[i] >= raft_term(n->r))
+            continue;
         REQUIRE(c, i <= raft_last_index(n->r));
         if (i > n->checked)
             REQUIRE(c, raft_entry(n->r, i)->term == c->committed[i].term);
@@ -273,13 +277,18 @@ static void check_entries(struct cluster *c, const struct node *n, const struct 
     }
 }
 
-/* As of an index that is applied and on the disk, if there is one that the log does not reach. */
-static void ship_for(struct cluster *c, struct node *n, uint64_t peer)
+uint64_t durable_applied(const struct cluster *c, const struct node *n)
 {
     uint64_t index = n->checked < n->disk_last ? n->checked : n->disk_last;
 
-    REQUIRE(c, index + 1 >= n->first_stored);
-    ship(c, slot(n->id), slot(peer), index);
+    while (index > n->store_index && n->disk[index - 1].term != c->committed[index].term)
+        index--;
+    return index > n->store_index ? index : n->store_index;
+}
+
+static void ship_for(struct cluster *c, struct node *n, uint64_t peer)
+{
+    ship(c, slot(n->id), slot(peer), durable_applied(c, n));
 }
 
 void settle(struct cluster *c, struct node *n)
@@ -347,9 +356,7 @@ static void start(struct cluster *c, struct node *n)
     uint64_t base;
 
     recover(c, n);
-    base = n->checked < n->disk_last ? n->checked : n->disk_last;
-    base = base > n->store_index ? base : n->store_index;
-    base = n->store_index + below(c, base - n->store_index + 1);
+    base = n->store_index + below(c, durable_applied(c, n) - n->store_index + 1);
     raft_options_init(&options);
     options.id = n->id;
     if (base > 0 || raft_config_is_member(&c->config, n->id))

@@ -91,6 +91,7 @@ struct cluster {
     /* What has been seen. */
     uint64_t leader_of[TERMS_MAX];
     struct raft_entry committed[LOG_MAX]; /* with references of their own */
+    uint64_t committed_in[LOG_MAX];       /* the term in which each was */
     uint64_t committed_last;
     struct {
         uint64_t term, value, prev_term;
@@ -126,6 +127,9 @@ void step(struct cluster *c);
 void heal(struct cluster *c);
 /* The configuration as of a committed index, and the index of its entry. */
 struct raft_config config_at(const struct cluster *c, uint64_t index, uint64_t *ret_index);
+
+/* Up to where the store of a node may be: what it has applied and its disk holds as well. */
+uint64_t durable_applied(const struct cluster *c, const struct node *n);
 
 /* Checks and carries out whatever the last call on a node has brought. */
 void settle(struct cluster *c, struct node *n);

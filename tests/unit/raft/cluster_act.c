@@ -59,7 +59,7 @@ static void change_members(struct cluster *c, struct node *n)
 /* The store is at some applied index, and the log is let go up to there or less. */
 static void release(struct cluster *c, struct node *n)
 {
-    uint64_t most = n->checked < n->disk_last ? n->checked : n->disk_last;
+    uint64_t most = durable_applied(c, n);
 
     if (n->installing != 0 || most <= n->store_index)
         return;
@@ -72,7 +72,7 @@ static void release(struct cluster *c, struct node *n)
 /* One that nobody has asked for. */
 static void ship_any(struct cluster *c, struct node *n)
 {
-    uint64_t most = n->checked < n->disk_last ? n->checked : n->disk_last;
+    uint64_t most = durable_applied(c, n);
 
     if (most > n->store_index)
         ship(c, (size_t)n->id - 1, below(c, c->count),
