@@ -193,7 +193,7 @@ static void a_removal_names_the_lease_that_ended(void **state)
     assert_true(lease != 0);
     make(w, "g", KEEL__KIND__FILE, "1", 60000);
     w->together = false;
-    assert_int_equal(revoke(w, lease), 0);
+    assert_int_equal(revoke_lease(w, lease), 0);
     catch_up_telling(w, "remove f with its lease");
     assert_int_equal(lease_count(apply_leases(w->behind.apply)), 1);
     assert_false(lease_is_primary(apply_leases(w->behind.apply)));

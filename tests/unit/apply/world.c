@@ -222,7 +222,7 @@ int change_mode(struct world *w, uint64_t ino, uint32_t mode)
     return run_command(w, &head, "");
 }
 
-int revoke(struct world *w, uint64_t lease)
+int revoke_lease(struct world *w, uint64_t lease)
 {
     Keel__Command head = KEEL__COMMAND__INIT;
     Keel__LeaseRevoke end = KEEL__LEASE_REVOKE__INIT;

@@ -50,7 +50,7 @@ int move(struct world *w, const char *from, const char *to);
 int remove_path(struct world *w, const char *path, bool directory);
 int rewrite(struct world *w, uint64_t ino, const char *body);
 int change_mode(struct world *w, uint64_t ino, uint32_t mode);
-int revoke(struct world *w, uint64_t lease);
+int revoke_lease(struct world *w, uint64_t lease);
 
 /* ---- the reload ---- */
 
