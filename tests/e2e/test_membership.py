@@ -2,12 +2,11 @@
 
 import errno
 import os
-import shutil
 import threading
 
 import pytest
 
-from hands import as_user
+from hands import as_user, in_parallel
 from keel import BINARY, KEELCTL, bounded, run, wait_for
 
 
@@ -45,8 +44,12 @@ class Writer:
 
 def change(c, i, text):
     """One write to @keel/members; the errno, 0 for none."""
+    return c.call(i, lambda path: result_of_change(path, text), "@keel/members", timeout=20)
+
+
+def result_of_change(path, text):
     try:
-        c.call(i, lambda path: write_once(path, text), "@keel/members", timeout=20)
+        write_once(path, text)
     except OSError as error:
         return error.errno
     return 0
@@ -152,8 +155,7 @@ def test_another_cluster_is_not_entered_by_mistake(shared_cluster, tmp_path):
     assert change(c, 1, "remove n8") == 0
 
 
-def test_a_joining_node_waits_for_somebody_to_answer(shared_cluster, tmp_path):
-    c = shared_cluster
+def test_a_joining_node_waits_for_somebody_to_answer(tmp_path):
     os.makedirs(tmp_path / "mnt")
     result = run(["timeout", "3", BINARY, "--name", "n9", "--data-dir", str(tmp_path / "data"), "--join",
                   "127.0.1.1:1", str(tmp_path / "mnt")], check=False)
@@ -203,6 +205,22 @@ def test_a_removed_node_answers_eio_and_says_why(cluster):
     c.kill(3, "TERM")
     assert c.tool("start", 3, check=False).returncode == 1
     assert "delete its data directory" in c.log(3).splitlines()[-1]
+
+
+def test_a_node_that_was_down_when_it_was_removed_is_told_by_the_others(cluster):
+    c = cluster
+    gone = c.followers()[0]
+    here = [i for i in c.nodes() if i != gone]
+    c.kill(gone)
+    c.keelctl(here[0], "members", "remove", f"n{gone}")
+    c.removed.add(gone)
+    settled(c, [f"n{i}" for i in here])
+    c.tool("start", gone, check=False)  # it may have ended before its mount was seen
+    wait_for(lambda: f"stopping: n{gone} has been removed from the cluster" in c.log(gone))
+    wait_for(lambda: c.tool("start", gone, check=False).returncode == 1)
+    assert "delete its data directory" in c.log(gone).splitlines()[-1]
+    c.write(here[0], "f", "1")
+    assert c.read(here[1], "f") == b"1"
 
 
 def test_the_leader_is_removed_and_writes_go_on(cluster):
@@ -277,6 +295,19 @@ def test_changes_that_make_no_sense_are_refused_by_their_errno(shared_cluster):
     assert "there is no such voter" in c.keelctl(2, "transfer", "n7", check=False).stderr
 
 
+def test_of_changes_at_the_same_time_each_is_made_or_refused(shared_cluster):
+    c = shared_cluster
+    names = {i: f"t{i}" for i in c.nodes()}
+    results = in_parallel([lambda i=i: result_of_change(c.path(i, "@keel/members"), f"add {names[i]} 127.0.1.{i}:799{i}")
+                           for i in c.nodes()])
+    assert set(results) <= {0, errno.EBUSY} and 0 in results
+    made = {names[i] for i, result in zip(c.nodes(), results) if result == 0}
+    for i in c.nodes():
+        wait_for(lambda i=i: c.members(i).keys() == {"n1", "n2", "n3"} | made)
+    for name in made:
+        assert change(c, 1, f"remove {name}") == 0
+
+
 def test_a_learner_that_has_never_been_there_is_not_promoted(shared_cluster):
     c = shared_cluster
     assert change(c, 1, "add n7 127.0.1.7:7999") == 0
@@ -327,6 +358,24 @@ def test_without_a_quorum_a_change_is_not_confirmed(make_cluster):
     for name in ("n4", "n5"):
         wait_for(lambda name=name: change(c, leader, f"remove {name}") in (0, errno.ENOENT))
     settled(c, ["n1", "n2", "n3"])
+
+
+def test_a_change_that_waits_ends_at_a_signal(make_cluster):
+    c = make_cluster(flags=["--request-timeout", "60000"])
+    leader = c.leader()
+    for i in c.followers():
+        c.kill(i)
+    wait_for(lambda: c.status(leader)["leader"] == "none")
+    result = c.run("timeout --signal=INT 1 sh -c 'echo add n4 127.0.1.4:7999 > @keel/members'", leader, check=False,
+                   timeout=15)
+    assert result.returncode == 124
+    result = c.run("timeout --signal=INT 1 sh -c 'echo > @keel/transfer'", leader, check=False, timeout=15)
+    assert result.returncode == 124
+    for i in c.nodes():
+        if i != leader:
+            c.start(i)
+    assert change(c, leader, "add n5 127.0.1.5:7999") == 0
+    assert "n4" not in c.members(leader)
 
 
 # ---- leading ----
