@@ -156,6 +156,10 @@ static int op_settings(struct apply_op *op, const Keel__Settings *set)
         settings->quota_bytes = set->quota_bytes;
     if (set->txn_ops != 0)
         settings->txn_ops = set->txn_ops;
+    if (set->history_ms != 0)
+        settings->history_ms = set->history_ms;
+    if (set->history_revisions != 0)
+        settings->history_revisions = set->history_revisions;
     if (set->level > settings->level)
         settings->level = set->level;
     settings->known = true;
@@ -225,6 +229,10 @@ static int execute(struct apply_op *op)
         return apply_contact(op, head->contact);
     case KEEL__COMMAND__OP_SESSION_EXPIRE:
         return op_session_expire(op, head->session_expire);
+    case KEEL__COMMAND__OP_COMPACT:
+        return apply_compact(op, head->compact);
+    case KEEL__COMMAND__OP_COMPACT_STEP:
+        return apply_compact_step(op, head->compact_step);
     case KEEL__COMMAND__OP__NOT_SET:
     case _KEEL__COMMAND__OP__CASE_IS_INT_SIZE:
     default:
@@ -238,6 +246,7 @@ static void run(struct apply_op *op)
     uint64_t before = mvcc_revision(op->a->mvcc);
 
     op->outcome->fresh = true;
+    apply_make_room(op);
     op->result->err = execute(op);
     if (op->a->change_count > 0) {
         KEEL_ASSERT(op->result->err == 0);
@@ -325,6 +334,7 @@ int apply_entry(struct apply *a, const struct raft_entry *entry, uint64_t now_us
     if (err != 0)
         return err; /* the node stops: the transaction is never committed */
     mvcc_commit(op.txn);
+    apply_watch_room(a, outcome.result.err);
     outcome.changes = a->changes;
     outcome.change_count = a->change_count;
     *ret_outcome = outcome;
@@ -403,6 +413,9 @@ static struct keel_buf *pack_cluster(const struct apply *a)
     settings.quota_bytes = a->settings.quota_bytes;
     settings.txn_ops = a->settings.txn_ops;
     settings.level = a->settings.level;
+    settings.history_ms = a->settings.history_ms;
+    settings.history_revisions = a->settings.history_revisions;
+    state.nospace = a->nospace;
     state.settings = &settings;
     struct keel_buf *config = raft_config_encode(&a->config, keel_slice_of(NULL, 0));
 
@@ -481,8 +494,11 @@ static int load_cluster(struct apply *a, struct keel_slice bytes)
         .quota_bytes = state->settings->quota_bytes,
         .txn_ops = state->settings->txn_ops,
         .level = state->settings->level,
+        .history_ms = state->settings->history_ms,
+        .history_revisions = state->settings->history_revisions,
     };
     a->next_ino = state->next_ino;
+    a->nospace = state->nospace != 0;
     return 0;
 }
 
@@ -492,6 +508,8 @@ static void fresh_state(struct apply *a)
         .file_size_bytes = KEEL_FILE_SIZE_MAX,
         .quota_bytes = 2ull << 30,
         .txn_ops = KEEL_TXN_OPS_MAX,
+        .history_ms = KEEL_HISTORY_MS,
+        .history_revisions = KEEL_HISTORY_REVISIONS,
         .level = 1,
     };
     a->next_ino = MVCC_ROOT_INO + 1;
@@ -546,6 +564,7 @@ void apply_clear(struct apply *a)
     a->config = (struct raft_config){ 0 };
     a->config_index = 0;
     a->settings = (struct apply_settings){ 0 };
+    a->nospace = false;
     a->next_ino = 0;
     a->leases = lease_table_free(a->leases);
     a->change_count = 0;
@@ -576,4 +595,9 @@ struct lease_table *apply_leases(const struct apply *a)
 const struct apply_settings *apply_settings(const struct apply *a)
 {
     return &a->settings;
+}
+
+bool apply_nospace(const struct apply *a)
+{
+    return a->nospace;
 }

@@ -22,7 +22,8 @@ struct apply_settings {
     uint64_t file_size_bytes;
     uint64_t quota_bytes;
     uint64_t txn_ops;
-    uint32_t level; /* of the cluster */
+    uint64_t history_ms, history_revisions; /* kept at least */
+    uint32_t level;                         /* of the cluster */
 };
 
 struct apply_member {
@@ -80,6 +81,9 @@ struct kv_batch *apply_checkpoint(struct apply *a);
 struct mvcc *apply_mvcc(const struct apply *a);
 struct lease_table *apply_leases(const struct apply *a);
 const struct apply_settings *apply_settings(const struct apply *a);
+/* The alarm NOSPACE: a write that grows was refused for the quota, and less than a twentieth of the
+ * quota has become free since. */
+bool apply_nospace(const struct apply *a);
 const struct apply_member *apply_members(const struct apply *a, size_t *ret_count);
 /* The configuration as applied, and the index of its entry (0: none yet). */
 const struct raft_config *apply_config(const struct apply *a, uint64_t *ret_index);

@@ -1,5 +1,6 @@
-/* Shared by apply.c (sessions, dispatch, state), apply_members.c (members), apply_ops.c (what each
- * operation does) and apply_reload.c (another state in the place of this one); nobody else's. */
+/* Shared by apply.c (sessions, dispatch, state), apply_members.c (members), apply_history.c
+ * (compaction, quota), apply_ops.c (what each operation does) and apply_reload.c (another state in
+ * the place of this one); nobody else's. */
 #ifndef KEEL_APPLY_INTERNAL_H
 #define KEEL_APPLY_INTERNAL_H
 
@@ -25,6 +26,7 @@ struct apply {
     struct raft_config config;
     uint64_t config_index;
     struct apply_settings settings;
+    bool nospace;
     uint64_t next_ino;
     struct keel_arena arena; /* of the entry that was applied last */
     struct keel_change *changes;
@@ -41,6 +43,7 @@ struct apply_op {
     uint64_t now_us;
     struct apply_outcome *outcome;
     struct command_result *result;
+    bool full; /* what is live would grow, and there is no room for that */
 };
 
 /* ---- apply.c ---- */
@@ -56,6 +59,16 @@ int apply_configuration(struct apply *a, const struct raft_entry *entry,
 void apply_add_member(struct apply *a, const struct apply_member *member); /* copies its strings */
 void apply_clear_members(struct apply *a);
 int apply_contact(struct apply_op *op, const Keel__Contact *contact);
+
+/* ---- apply_history.c ---- */
+
+int apply_compact(struct apply_op *op, const Keel__Compact *compact);
+int apply_compact_step(struct apply_op *op, const Keel__CompactStep *step);
+/* Before a command: if there is no room for what it adds, old history yields; if that is not enough
+ * and it makes what is live larger, op->full says so. */
+void apply_make_room(struct apply_op *op);
+/* After an entry that came to err: raises or clears the alarm. */
+void apply_watch_room(struct apply *a, int err);
 
 /* ---- apply_ops.c ---- */
 

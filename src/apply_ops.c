@@ -295,6 +295,8 @@ int apply_create(struct apply_op *op, const Keel__Create *create)
     err = check_new(op, create, &place);
     if (err == 0)
         err = check_bind(op, create->bind);
+    if (err == 0 && op->full)
+        err = KEEL_E_NOSPACE;
     if (err != 0)
         return err;
     struct mvcc_record record = new_record(op, create, place.dir);
@@ -368,6 +370,8 @@ static int write_file(struct apply_op *op, struct mvcc_key *key, const Keel__Wri
         return err;
     if (!write->replace && op->body.len == 0 && write->bind == NULL)
         return 0; /* write(2) of nothing is nothing */
+    if (op->full)
+        return KEEL_E_NOSPACE;
     struct mvcc_value value = { op->entry->data, op->body };
     struct keel_buf *made = NULL;
 
@@ -419,6 +423,8 @@ int apply_copy_range(struct apply_op *op, const Keel__CopyRange *copy)
         return KEEL_E_FILETOOBIG;
     if (len == 0)
         return 0;
+    if (op->full)
+        return KEEL_E_NOSPACE;
     struct keel_slice bytes = content_now(op, &from);
 
     bytes = keel_slice_of(bytes.data + copy->source_offset, len);
@@ -531,6 +537,8 @@ int apply_set_attr(struct apply_op *op, const Keel__SetAttr *set)
         return record.kind == MVCC_DIR ? KEEL_E_ISDIR : KEEL_E_INVALID;
     if ((set->set & KEEL__ATTR__ATTR_SIZE) && too_big(op, 0, set->size))
         return KEEL_E_FILETOOBIG;
+    if (op->full)
+        return KEEL_E_NOSPACE;
     set_record(op, set, &record);
     struct keel_buf *content = sized ? set_content(op, set, &record) : NULL;
 

@@ -29,6 +29,11 @@ enum {
     KEEL_SNAPSHOT_CHUNK_BYTES = 128 << 10, /* read, sent and stored at a time */
     KEEL_SNAPSHOT_CHUNKS = 4,              /* on their way to one follower; the rest waits */
 
+    /* History. */
+    KEEL_HISTORY_MS = 3600 * 1000,  /* kept at least so long; a replicated setting's default */
+    KEEL_HISTORY_REVISIONS = 10000, /* and at least so many main revisions; the same */
+    KEEL_COMPACT_STEP_MAX = 4096,   /* records taken off the books by one command */
+
     /* The checkpoint into the store. */
     KEEL_CHECKPOINT_BYTES = 4 << 20, /* pending records that start a checkpoint at once */
     KEEL_CHECKPOINT_MS = 200,        /* age of the oldest pending record that starts one */

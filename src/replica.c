@@ -218,7 +218,7 @@ static void persist(struct replica *r, const struct raft_ready *ready)
 static bool pump_raft(struct replica *r)
 {
     struct raft_ready ready;
-    uint64_t wanted[KEEL_MEMBERS_MAX]; /* snapshots, by these peers */
+    uint64_t wanted[2 * KEEL_MEMBERS_MAX]; /* snapshots, by these peers */
     size_t wanted_count;
     bool any = false;
 
@@ -235,6 +235,7 @@ static bool pump_raft(struct replica *r)
         for (size_t i = 0; i < ready.fetch_count; i++)
             r->env->ops->log_read(r->env, ready.fetches[i].peer, ready.fetches[i].first,
                                   ready.fetches[i].max_bytes);
+        KEEL_ASSERT(ready.snapshot_count <= KEEL_ARRAY_LEN(wanted));
         for (size_t i = 0; i < ready.snapshot_count; i++)
             wanted[i] = ready.snapshots[i];
         wanted_count = ready.snapshot_count;
@@ -394,6 +395,7 @@ void replica_pump(struct replica *r)
         more = pump_apply(r);
         leases_follow_role(r, now_of(r));
         leases_duties(r, now_of(r));
+        history_duties(r, now_of(r));
         members_pump(r, now_of(r));
         more |= requests_pump(r, now_of(r));
         more |= pump_raft(r); /* last: whatever the others have proposed leaves now */

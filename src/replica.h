@@ -27,6 +27,7 @@ struct replica_options {
     /* First values of the replicated settings: proposed by the first leader of a new cluster. 0:
      * the default. */
     uint64_t first_file_size_bytes, first_quota_bytes;
+    uint64_t first_history_ms, first_history_revisions;
     uint64_t pending_limit_bytes; /* 0: KEEL_PENDING_BYTES */
     uint64_t session_ttl_us;      /* 0: 10,000,000 */
 };
@@ -126,6 +127,10 @@ bool replica_lease_is_lost(const struct replica *r, uint64_t lease);
 /* Milliseconds left as far as this node can tell (leader: exact; others: from its own renewals,
  * else the replicated remaining time). KEEL_E_NOTFOUND. */
 int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms);
+
+/* Moves the compaction point to a revision: done: KEEL_E_INVALID, it is in the future;
+ * KEEL_E_STALE: the point is there already, or further. What that frees goes in the background. */
+void replica_compact(struct replica *r, struct replica_call *call, uint64_t revision);
 
 /* Changes the members, all at once (a joint configuration), wherever the leader is. The changes are
  * copied. done: 0 once the new configuration is committed and in force; KEEL_E_EXISTS (a name or an

@@ -4,6 +4,7 @@
  *   replica_requests.c  this node's session: proposals in order, exactly once; barriers
  *   replica_leases.c    keeping leases alive, and what a leader owes the cluster (expiry, settings,
  *                       contacts)
+ *   replica_history.c   compaction: when, and step by step
  *   replica_members.c   changes of members, transfers, who was heard when, sessions' expiry
  *   replica_snapshots.c sending and receiving snapshots, and the new state that one brings
  */
@@ -20,6 +21,19 @@ enum {
     OFFER_US = 500000,  /* without progress a snapshot is offered again */
     SESSION_TTL_US = 10000000,
     KNOWN_MAX = 2 * KEEL_MEMBERS_MAX,
+    HISTORY_SAMPLES = 64,
+};
+
+/* The latest revision as of some moment. */
+struct history_sample {
+    uint64_t at_us, revision;
+};
+
+struct history {
+    struct history_sample samples[HISTORY_SAMPLES]; /* ring, ascending */
+    size_t first, count;
+    uint64_t asked_us;   /* a compaction was proposed */
+    uint64_t step_index; /* the entry of the last step */
 };
 
 /* What this node has heard of another by itself. */
@@ -129,8 +143,10 @@ struct replica {
     uint64_t rounds_begun, rounds_over;
     uint64_t next_context;
 
+    struct history history;
+
     struct keel_link keepers;
-    uint64_t duty_us; /* last attempt of the leader's duties */
+    uint64_t duty_us;         /* last attempt of the leader's duties */
     uint64_t expire_again_us; /* an expiry could not be proposed: not before */
 
     struct known_node known[KNOWN_MAX];
@@ -222,6 +238,10 @@ bool leases_leads_for_sure(const struct replica *r);
 /* Leadership has changed, or an entry of this term has been applied. */
 void leases_follow_role(struct replica *r, uint64_t now);
 void leases_duties(struct replica *r, uint64_t now);
+
+/* ---- replica_history.c ---- */
+
+void history_duties(struct replica *r, uint64_t now);
 
 /* ---- replica_members.c ---- */
 

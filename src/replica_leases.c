@@ -306,6 +306,8 @@ static void propose_settings(struct replica *r, uint64_t now)
     settings.first = true;
     settings.file_size_bytes = r->options.first_file_size_bytes;
     settings.quota_bytes = r->options.first_quota_bytes;
+    settings.history_ms = r->options.first_history_ms;
+    settings.history_revisions = r->options.first_history_revisions;
     settings.level = 1;
     head.op_case = KEEL__COMMAND__OP_SETTINGS;
     head.settings = &settings;

@@ -199,8 +199,8 @@ struct raft_ready {
     size_t read_count;
     const struct raft_fetch *fetches;
     size_t fetch_count;
-    const uint64_t *snapshots; /* peers that need one; each is named once, until
-                                  raft_on_snapshot_sent */
+    const uint64_t *snapshots; /* peers that need one, at most 2 * KEEL_MEMBERS_MAX; a peer may come
+                                  up again, if it falls behind again, or this node leads again */
     size_t snapshot_count;
 };
 

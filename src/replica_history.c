@@ -1,0 +1,118 @@
+/* How much history is kept: what a leader proposes so that it does not grow for ever.
+ *
+ * Which revision was the latest so and so long ago is remembered in samples, by every node, so that
+ * a new leader need not begin anew:
+ *
+ *     kept at least   one hour, 10,000 revisions
+ *     samples         10:00 r 100,  10:02 r 4000,  …  11:00 r 90,000
+ *     at 11:01        an hour ago it was 100; 10,000 before now is 80,000: compact at 100
+ *
+ * What the point has made garbage leaves in steps, one at a time, each a small command among the
+ * others. */
+#include "check.h"
+#include "replica_internal.h"
+
+enum {
+    STEP_BUDGET = 512, /* records: some hundred microseconds of everybody's loop */
+    SAMPLE_MIN_US = 100000,
+};
+
+static uint64_t history_us(const struct replica *r)
+{
+    return apply_settings(r->apply)->history_ms * 1000;
+}
+
+static void take_sample(struct replica *r, uint64_t now)
+{
+    struct history *h = &r->history;
+    uint64_t spacing = history_us(r) / (HISTORY_SAMPLES / 2);
+    const struct history_sample *last = &h->samples[(h->first + h->count - 1) % HISTORY_SAMPLES];
+
+    if (spacing < SAMPLE_MIN_US)
+        spacing = SAMPLE_MIN_US;
+    if (h->count > 0 && now - last->at_us < spacing)
+        return;
+    if (h->count == HISTORY_SAMPLES) {
+        h->first = (h->first + 1) % HISTORY_SAMPLES;
+        h->count--;
+    }
+    h->samples[(h->first + h->count++) % HISTORY_SAMPLES] =
+        (struct history_sample){ now, mvcc_revision(r->mvcc) };
+}
+
+/* The latest revision that is known to be old enough; 0: none. */
+static uint64_t old_enough(const struct replica *r, uint64_t now)
+{
+    const struct history *h = &r->history;
+    uint64_t revision = 0;
+
+    for (size_t i = 0; i < h->count; i++) {
+        const struct history_sample *sample = &h->samples[(h->first + i) % HISTORY_SAMPLES];
+
+        if (now - sample->at_us >= history_us(r))
+            revision = sample->revision;
+    }
+    return revision;
+}
+
+static uint64_t target(const struct replica *r, uint64_t now)
+{
+    uint64_t revision = mvcc_revision(r->mvcc), kept = apply_settings(r->apply)->history_revisions;
+    uint64_t by_count = revision > kept ? revision - kept : 0, by_time = old_enough(r, now);
+
+    return by_time < by_count ? by_time : by_count;
+}
+
+static void propose_compact(struct replica *r, uint64_t now, uint64_t revision)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Compact compact = KEEL__COMPACT__INIT;
+
+    compact.revision = revision;
+    head.op_case = KEEL__COMMAND__OP_COMPACT;
+    head.compact = &compact;
+    requests_send_bare(r, now, &head);
+}
+
+static void propose_step(struct replica *r, uint64_t now)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__CompactStep step = KEEL__COMPACT_STEP__INIT;
+
+    step.budget = STEP_BUDGET;
+    head.op_case = KEEL__COMMAND__OP_COMPACT_STEP;
+    head.compact_step = &step;
+    if (requests_send_bare(r, now, &head) == 0)
+        r->history.step_index = raft_last_index(r->raft);
+}
+
+void history_duties(struct replica *r, uint64_t now)
+{
+    struct history *h = &r->history;
+
+    take_sample(r, now);
+    if (!leases_leads_for_sure(r))
+        return;
+    uint64_t point = mvcc_compact_revision(r->mvcc), to = target(r, now);
+    uint64_t slack = apply_settings(r->apply)->history_revisions / 20;
+
+    if (to > point + slack && (h->asked_us == 0 || now - h->asked_us >= DUTY_US)) {
+        h->asked_us = now;
+        propose_compact(r, now, to);
+    }
+    /* Waiting for the one before, which may have been lost with a leader. */
+    if (mvcc_has_garbage(r->mvcc) &&
+        (mvcc_applied_index(r->mvcc) >= h->step_index || raft_last_index(r->raft) < h->step_index))
+        propose_step(r, now);
+}
+
+void replica_compact(struct replica *r, struct replica_call *call, uint64_t revision)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Compact compact = KEEL__COMPACT__INIT;
+
+    compact.revision = revision;
+    head.op_case = KEEL__COMMAND__OP_COMPACT;
+    head.compact = &compact;
+    replica_propose(r, call, &head, keel_slice_of(NULL, 0));
+}
