@@ -9,7 +9,11 @@
 #include "mutant.h"
 #include "mvcc/store.h"
 
-enum { STATE_LEN = 56, FORMAT_LEN = 4 };
+enum {
+    STATE_LEN = 56,
+    FORMAT_LEN = 4,
+    REMOVAL_BYTES = 256, /* it counts as a small put: a checkpoint has about as much work with it */
+};
 
 /* ---- pending ---- */
 
@@ -62,7 +66,7 @@ static void pending_remove(struct pending *p, struct pending_removal removal)
         p->removals = keel_realloc(p->removals, p->removal_capacity * sizeof *p->removals);
     }
     p->removals[p->removal_count++] = removal;
-    p->bytes += sizeof removal + MVCC_REVISION_KEY_LEN;
+    p->bytes += REMOVAL_BYTES;
 }
 
 /* What was never handed to a checkpoint is dropped, and leaves an empty entry behind. */

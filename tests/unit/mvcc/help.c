@@ -133,6 +133,39 @@ void help_delete(struct mvcc *m, const char *path)
     mvcc_commit(txn);
 }
 
+struct mvcc_txn *help_begin(struct mvcc *m)
+{
+    uint64_t term = mvcc_applied_term(m);
+
+    return mvcc_begin(m, mvcc_applied_index(m) + 1, term > 0 ? term : 1);
+}
+
+void help_compact(struct mvcc *m, uint64_t at)
+{
+    struct mvcc_txn *txn = help_begin(m);
+
+    mvcc_compact(txn, at);
+    mvcc_commit(txn);
+}
+
+uint32_t help_compact_step(struct mvcc *m, uint32_t budget)
+{
+    struct mvcc_txn *txn = help_begin(m);
+    uint32_t taken = mvcc_compact_step(txn, budget);
+
+    mvcc_commit(txn);
+    mvcc_read_end(m);
+    return taken;
+}
+
+void help_compact_all(struct mvcc *m, uint64_t at)
+{
+    help_compact(m, at);
+    while (help_compact_step(m, 2) > 0)
+        ;
+    assert_false(mvcc_has_garbage(m));
+}
+
 const char *help_read(struct mvcc *m, const char *path, uint64_t at)
 {
     static char text[256];
@@ -149,4 +182,24 @@ const char *help_read(struct mvcc *m, const char *path, uint64_t at)
     text[bytes.len] = '\0';
     mvcc_read_end(m);
     return text;
+}
+
+static int count_entry(void *arg, struct keel_slice key, struct keel_slice value)
+{
+    size_t *count = arg;
+
+    (void)key;
+    (void)value;
+    ++*count;
+    return 0;
+}
+
+size_t help_entries(struct kv *kv, enum kv_table table)
+{
+    struct kv_read *read = kv->ops->read_begin(kv);
+    size_t count = 0;
+
+    assert_int_equal(kv->ops->scan(read, table, keel_slice_of(NULL, 0), count_entry, &count), 0);
+    kv->ops->read_end(read);
+    return count;
 }

@@ -29,6 +29,12 @@ struct mvcc_key *help_key(struct mvcc *m, const char *path);
 struct mvcc_key *help_write(struct mvcc *m, const char *path, const char *text);
 struct mvcc_key *help_mkdir(struct mvcc *m, const char *path);
 void help_delete(struct mvcc *m, const char *path);
+/* A transaction at the next index, of the same term. */
+struct mvcc_txn *help_begin(struct mvcc *m);
+/* Each a transaction of its own; all: in small steps. */
+void help_compact(struct mvcc *m, uint64_t at);
+uint32_t help_compact_step(struct mvcc *m, uint32_t budget);
+void help_compact_all(struct mvcc *m, uint64_t at);
 /* The content of a path at a revision as a string, "(none)" when it is absent; static. */
 const char *help_read(struct mvcc *m, const char *path, uint64_t at);
 
@@ -36,6 +42,7 @@ const char *help_read(struct mvcc *m, const char *path, uint64_t at);
 void help_random_entry(struct mvcc *m, struct keel_rng *rng);
 /* Every answer that mvcc gives about those names, at every revision, is the same. */
 void help_assert_same(struct mvcc *a, struct mvcc *b);
+size_t help_entries(struct kv *kv, enum kv_table table);
 /* Byte for byte. */
 void help_assert_same_tables(struct kv *a, struct kv *b);
 

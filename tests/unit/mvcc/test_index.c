@@ -1,4 +1,5 @@
-/* The tree of keys by itself: order and depth of children, whatever the names. */
+/* The tree of keys by itself: order and depth of children, whatever the names, and whichever go;
+ * and the tables beside it. */
 #include "help.h"
 
 #include <stdio.h>
@@ -201,6 +202,201 @@ static void inode_numbers_are_found_after_any_removals(void **state)
     index_free(&index);
 }
 
+/* ---- removal ---- */
+
+/* The rules of an AA tree, by levels; without recursion. */
+static void check_levels(struct mvcc_key *root)
+{
+    struct mvcc_key *stack[200];
+    size_t depth = 0;
+
+    if (root != NULL)
+        stack[depth++] = root;
+    while (depth > 0) {
+        struct mvcc_key *key = stack[--depth];
+        unsigned left = key->left ? key->left->level : 0;
+        unsigned right = key->right ? key->right->level : 0;
+
+        assert_int_equal(left, key->level - 1u);
+        assert_true(right == key->level || right + 1 == key->level);
+        if (key->right != NULL && key->right->right != NULL)
+            assert_true(key->right->right->level < key->level);
+        assert_true(depth + 2 <= KEEL_ARRAY_LEN(stack));
+        if (key->left != NULL)
+            stack[depth++] = key->left;
+        if (key->right != NULL)
+            stack[depth++] = key->right;
+    }
+}
+
+/* Those that are there, by name; NULL: not there. */
+struct some {
+    struct mvcc_key *keys[NAMES];
+};
+
+static void check_some(struct mvcc_index *index, const struct some *some)
+{
+    struct keel_slice after = keel_slice_of(NULL, 0);
+
+    check_levels(index->root->dir->children);
+    for (size_t i = 0; i < NAMES; i++) {
+        assert_ptr_equal(index_child(index->root, names[i]), some->keys[i]);
+        if (some->keys[i] == NULL)
+            continue;
+        assert_ptr_equal(index_next_child(index->root, after), some->keys[i]);
+        after = names[i];
+    }
+    assert_null(index_next_child(index->root, after));
+}
+
+static void keys_can_go_in_any_order(void **state)
+{
+    struct mvcc_index *index = keel_malloc(sizeof *index);
+    struct mvcc_record root = { .kind = MVCC_DIR, .ino = 1, .revision = { 1, 0 } };
+    struct some *some = keel_calloc(1, sizeof *some);
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 5);
+    make_ascending_names(false);
+    index_init(index);
+    index_add_record(index, index->root, &root, 0);
+    for (size_t round = 0; round < 30; round++) {
+        uint64_t more = keel_rng_below(&rng, 5); /* of 5 changes; 0: almost all go */
+
+        for (size_t n = 0; n < 2000; n++) {
+            size_t i = keel_rng_below(&rng, NAMES);
+
+            if (keel_rng_below(&rng, 5) < more) {
+                some->keys[i] = index_add_child(index->root, names[i]);
+            } else if (some->keys[i] != NULL) {
+                index_release(some->keys[i]);
+                some->keys[i] = NULL;
+            }
+            if (n % 100 == 0)
+                check_levels(index->root->dir->children);
+        }
+        check_some(index, some);
+    }
+    for (size_t i = 0; i < NAMES; i++)
+        if (some->keys[i] != NULL)
+            index_release(some->keys[i]);
+    assert_null(index->root->dir->children);
+    index_free(index);
+    free(index);
+    free(some);
+}
+
+static void a_directory_goes_with_the_last_key_in_it_unless_something_holds_it(void **state)
+{
+    struct mvcc_index index;
+    struct mvcc_record root = { .kind = MVCC_DIR, .ino = 1, .revision = { 1, 0 } };
+
+    (void)state;
+    index_init(&index);
+    index_add_record(&index, index.root, &root, 0);
+    struct mvcc_key *a = index_add_child(index.root, keel_slice_str("a"));
+
+    index_make_dir(a);
+    struct mvcc_key *b = index_add_child(a, keel_slice_str("b"));
+
+    index_make_dir(b);
+    struct mvcc_key *c = index_add_child(b, keel_slice_str("c"));
+
+    index_release(a);
+    index_release(b);
+    assert_ptr_equal(index_child(index.root, keel_slice_str("a")), a);
+    mvcc_pin(b);
+    index_release(c);
+    assert_null(index_child(b, keel_slice_str("c")));
+    assert_ptr_equal(index_child(a, keel_slice_str("b")), b);
+    b->pins = 0;
+    index_release(b);
+    assert_null(index.root->dir->children);
+    index_release(index.root);
+    assert_ptr_equal(index.root->parent, NULL);
+    index_free(&index);
+}
+
+/* ---- the tables beside it ---- */
+
+static void the_queue_of_garbage_is_first_in_first_out(void **state)
+{
+    static struct mvcc_key keys[7];
+    struct garbage g = { 0 };
+    struct keel_rng rng;
+    size_t in = 0, out = 0;
+
+    (void)state;
+    keel_rng_seed(&rng, 8);
+    assert_null(garbage_first(&g));
+    for (int round = 0; round < 200; round++) {
+        for (uint64_t n = keel_rng_below(&rng, 400); n > 0; n--)
+            garbage_push(&g, &keys[in++ % 7]);
+        for (uint64_t n = keel_rng_below(&rng, round % 5 == 0 ? 4000 : 350); n > 0 && out < in;
+             n--) {
+            assert_ptr_equal(garbage_first(&g), &keys[out % 7]);
+            assert_ptr_equal(garbage_pop(&g), &keys[out++ % 7]);
+        }
+        assert_int_equal(g.count, in - out);
+        assert_int_equal(garbage_first(&g) == NULL, in == out);
+    }
+    assert_true(in > 20000);
+    garbage_free(&g);
+}
+
+static void contents_are_counted_as_in_an_array(void **state)
+{
+    enum { MAIN = 300, SUB = 3 };
+    static uint32_t records[MAIN][SUB]; /* that refer to it */
+    struct contents c = { 0 };
+    struct keel_rng rng;
+
+    (void)state;
+    keel_rng_seed(&rng, 21);
+    for (int i = 0; i < 100000; i++) {
+        struct mvcc_revision at = { 1 + keel_rng_below(&rng, MAIN),
+                                    (uint32_t)keel_rng_below(&rng, SUB) };
+        uint32_t *count = &records[at.main - 1][at.sub];
+        bool growing = i / 10000 % 2 == 0;
+
+        if (*count == 0) {
+            *count = 1; /* its writer */
+        } else if (keel_rng_below(&rng, 3) < (growing ? 2 : 1)) {
+            contents_share(&c, at);
+            ++*count;
+        } else {
+            assert_int_equal(contents_drop(&c, at), --*count == 0);
+        }
+        assert_int_equal(contents_has(&c, at), *count > 1);
+    }
+    size_t shared = 0;
+
+    for (size_t i = 0; i < MAIN * SUB; i++)
+        shared += records[i / SUB][i % SUB] > 1;
+    assert_int_equal(c.count, shared);
+    contents_free(&c);
+}
+
+static void adopted_content_that_one_record_refers_to_is_as_any_other(void **state)
+{
+    struct contents c = { 0 };
+
+    (void)state;
+    for (uint32_t sub = 0; sub < 100; sub++) {
+        contents_adopt(&c, (struct mvcc_revision){ 9, sub });
+        for (uint32_t n = 0; n <= sub % 3; n++)
+            contents_share(&c, (struct mvcc_revision){ 9, sub });
+    }
+    contents_settle(&c);
+    for (uint32_t sub = 0; sub < 100; sub++) {
+        assert_int_equal(contents_has(&c, (struct mvcc_revision){ 9, sub }), sub % 3 > 0);
+        for (uint32_t n = 0; n <= sub % 3; n++)
+            assert_int_equal(contents_drop(&c, (struct mvcc_revision){ 9, sub }), n == sub % 3);
+    }
+    contents_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +405,11 @@ int main(void)
         cmocka_unit_test(paths_have_slashes_between_names_only),
         cmocka_unit_test(a_path_of_the_greatest_length_fits),
         cmocka_unit_test(inode_numbers_are_found_after_any_removals),
+        cmocka_unit_test(keys_can_go_in_any_order),
+        cmocka_unit_test(a_directory_goes_with_the_last_key_in_it_unless_something_holds_it),
+        cmocka_unit_test(the_queue_of_garbage_is_first_in_first_out),
+        cmocka_unit_test(contents_are_counted_as_in_an_array),
+        cmocka_unit_test(adopted_content_that_one_record_refers_to_is_as_any_other),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

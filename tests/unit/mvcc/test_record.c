@@ -247,6 +247,11 @@ static void keys_that_are_no_revisions_are_refused(void **state)
     key[9] = 1;
     assert_int_equal(revision_key_decode(keel_slice_of(key, 17), &rev), KEEL_E_CORRUPT);
     key[9] = 0;
+    key[13] = 0x80;
+    assert_int_equal(revision_key_decode(keel_slice_of(key, 17), &rev), KEEL_E_CORRUPT);
+    key[13] = 0x7f;
+    assert_int_equal(revision_key_decode(keel_slice_of(key, 17), &rev), 0);
+    key[13] = 0;
     key[8] = '-';
     assert_int_equal(revision_key_decode(keel_slice_of(key, 17), &rev), KEEL_E_CORRUPT);
     key[8] = '_';

@@ -363,26 +363,6 @@ static void check_sums(struct world *w, struct twin *t)
     assert_int_equal(mvcc_has_garbage(w->m), twin_has_garbage(t));
 }
 
-static int count_entry(void *arg, struct keel_slice key, struct keel_slice value)
-{
-    size_t *count = arg;
-
-    (void)key;
-    (void)value;
-    ++*count;
-    return 0;
-}
-
-static size_t entries_of(struct kv *kv, enum kv_table table)
-{
-    struct kv_read *read = kv->ops->read_begin(kv);
-    size_t count = 0;
-
-    assert_int_equal(kv->ops->scan(read, table, keel_slice_of(NULL, 0), count_entry, &count), 0);
-    kv->ops->read_end(read);
-    return count;
-}
-
 /* The kv has what is kept, and nothing else. */
 static void check_tables(struct world *w, struct twin *t)
 {
@@ -392,9 +372,9 @@ static void check_tables(struct world *w, struct twin *t)
     for (size_t i = 0; i < t->count; i++)
         records += !t->versions[i].gone;
     twin_quota(t, &contents);
-    assert_int_equal(entries_of(w->kv, KV_RECORDS), records);
-    assert_int_equal(entries_of(w->kv, KV_CONTENT), contents);
-    assert_int_equal(entries_of(w->kv, KV_DIRS), t->dir_count);
+    assert_int_equal(help_entries(w->kv, KV_RECORDS), records);
+    assert_int_equal(help_entries(w->kv, KV_CONTENT), contents);
+    assert_int_equal(help_entries(w->kv, KV_DIRS), t->dir_count);
 }
 
 static void check_dir_counts(struct world *w, struct twin *t, const char *path)
