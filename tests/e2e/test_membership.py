@@ -2,7 +2,8 @@
 
 import errno
 import os
-import threading
+import subprocess
+import tempfile
 
 import pytest
 
@@ -10,36 +11,49 @@ from hands import as_user, in_parallel
 from keel import BINARY, KEELCTL, bounded, run, wait_for
 
 
+WRITES = """
+n=0
+until [ -e "$2/stop" ]; do
+    echo $n > "$1/$n" || exit 1
+    n=$((n + 1))
+    echo $n > "$2/new" && mv "$2/new" "$2/count"
+done
+"""
+
+
 class Writer:
-    """Writes file after file through one mount, until it is told to stop; every error is kept."""
+    """Writes file after file through one mount, until it is told to stop, or a write fails."""
 
     def __init__(self, cluster, i, directory):
-        self.cluster, self.i, self.directory = cluster, i, directory
-        self.count, self.errors, self.stopping = 0, [], False
+        self.i = i
+        self.notes = tempfile.mkdtemp(dir=cluster.dir)
         cluster.mkdir(i, directory)
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
+        with open(os.path.join(self.notes, "errors"), "w") as errors:
+            self.process = subprocess.Popen(["bash", "-c", WRITES, "writer", cluster.path(i, directory), self.notes],
+                                            stdin=subprocess.DEVNULL, stderr=errors)
 
-    def _run(self):
-        while not self.stopping:
-            try:
-                self.cluster.write(self.i, f"{self.directory}/{self.count}", f"{self.count}\n", timeout=30)
-                self.count += 1
-            except Exception as error:  # for the test to see
-                self.errors.append(error)
-                return
+    def _note(self, name):
+        try:
+            with open(os.path.join(self.notes, name)) as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def count(self):
+        return int(self._note("count") or 0)
 
     def more(self, count):
         """Waits for so many writes more."""
-        goal = self.count + count
-        wait_for(lambda: self.errors or self.count >= goal, 60, "writes that go on")
-        assert not self.errors
+        goal = self.count() + count
+        wait_for(lambda: self.process.poll() is not None or self.count() >= goal, 60, "writes that go on")
+        assert self.process.poll() is None, self._note("errors")
 
     def stop(self):
-        self.stopping = True
-        self.thread.join(60)
-        assert not self.errors
-        return self.count
+        """How many there were."""
+        with open(os.path.join(self.notes, "stop"), "w"):
+            pass
+        assert self.process.wait(30) == 0, self._note("errors")
+        return self.count()
 
 
 def change(c, i, text):
@@ -92,7 +106,7 @@ def test_a_new_node_learns_everything_and_is_promoted(cluster):
     settled(c, ["n1", "n2", "n3", "n4"])
     assert c.status(4)["role"] == "follower"
     for i in c.nodes():
-        assert int(c.members(i)["n4"]["incarnation"], 16) != 0
+        wait_for(lambda i=i: int(c.members(i)["n4"]["incarnation"].replace("-", "0"), 16) != 0)
     # three of four are a majority, and n4 is needed for it
     c.kill(1 if c.leader() != 1 else 2)
     c.write(4, "f", "three of four")
