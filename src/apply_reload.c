@@ -90,6 +90,7 @@ static void remember(struct reload *r, struct mvcc_key *key)
 {
     struct mvcc_record record = record_of(r->m, key);
 
+    mvcc_pin(key); /* it may have no records afterwards */
     if (r->count == r->capacity) {
         r->capacity = r->capacity ? r->capacity * 2 : 256;
         r->objects = keel_realloc(r->objects, r->capacity * sizeof *r->objects);
@@ -217,7 +218,7 @@ static struct mvcc_record record_before(struct reload *r, const struct object *o
     struct mvcc_record record;
     int err = mvcc_get_revision(r->m, o->key, o->revision, &record);
 
-    if (err != 0 && err != KEEL_E_NOTFOUND)
+    if (err != 0 && err != KEEL_E_NOTFOUND && err != KEEL_E_STALE)
         keel_fatal("a kept record cannot be read: %s", keel_strerror(err));
     if (err != 0 || record.tombstone || record.ino != o->ino || record.kind != o->kind)
         record = (struct mvcc_record){
@@ -519,6 +520,8 @@ int apply_reload(struct apply *a, struct kv *kv,
         err = load(a, ret_why, why_size);
     if (err == 0)
         tell_all(&r);
+    for (size_t i = 0; err == 0 && i < r.count; i++)
+        mvcc_unpin(r.m, r.objects[i].key);
     free(r.objects);
     free(r.by_ino);
     free(r.by_key);

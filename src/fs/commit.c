@@ -590,8 +590,11 @@ void handle_unref(struct fs *fs, struct fs_handle *h)
     account_leave(fs, &h->staged);
     staged_free(&h->staged);
     keel_text_free(&h->text);
-    if (h->listing != NULL)
+    if (h->listing != NULL) {
         keel_buf_free(h->listing->extra);
+        if (h->listing->dir != NULL)
+            mvcc_unpin(fs->mvcc, h->listing->dir);
+    }
     free(h->listing);
     leave_node(fs, h->node);
     if (h->via != NULL)

@@ -324,8 +324,9 @@ void handle_settle(struct fs *fs, struct fs_handle *h);
 
 void orphan_make(struct fs *fs, struct fs_node *node, const struct mvcc_record *record);
 /* Bytes of the store; a mismatch with their checksum ends the process. */
-struct keel_slice content_of(struct fs *fs, const struct mvcc_content *content);
-struct keel_slice orphan_content(struct fs *fs, struct fs_node *node);
+/* KEEL_E_STALE: it was pinned for longer than history is kept. */
+int content_of(struct fs *fs, const struct mvcc_content *content, struct keel_slice *ret_bytes);
+int orphan_content(struct fs *fs, struct fs_node *node, struct keel_slice *ret_bytes);
 int orphan_write(struct fs *fs, struct fs_node *node, struct keel_slice piece, uint64_t offset,
                  bool append);
 int orphan_resize(struct fs *fs, struct fs_node *node, uint64_t size, bool grow_only);

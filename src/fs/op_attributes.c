@@ -492,10 +492,14 @@ static void read_link(struct fs_request *rq, int err, const struct command_resul
     }
     if (err == 0 && record.kind != MVCC_SYMLINK)
         err = KEEL_E_INVALID;
+    struct keel_slice target;
+
+    if (err == 0)
+        err = content_of(fs, &record.content, &target);
     if (err != 0)
         request_answer(rq, err);
     else
-        request_answer_readlink(rq, content_of(fs, &record.content));
+        request_answer_readlink(rq, target);
 }
 
 static void op_readlink(fuse_req_t req, fuse_ino_t ino)

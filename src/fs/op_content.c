@@ -18,6 +18,22 @@ static void answer_range(struct fs_request *rq, struct keel_slice bytes)
     request_answer_data(rq, keel_slice_of(bytes.data + start, len));
 }
 
+static void answer_range_or(struct fs_request *rq, int err, struct keel_slice bytes)
+{
+    if (err != 0)
+        request_answer(rq, err);
+    else
+        answer_range(rq, bytes);
+}
+
+static void answer_content(struct fs_request *rq)
+{
+    struct keel_slice bytes;
+    int err = content_of(rq->fs, &rq->handle->content, &bytes);
+
+    answer_range_or(rq, err, bytes);
+}
+
 /* A run that began at offset 0 sees the content of one revision, to its end. */
 static void answer_pinned(struct fs_request *rq)
 {
@@ -27,7 +43,7 @@ static void answer_pinned(struct fs_request *rq)
         rq->offset + rq->size < h->content.length ? rq->offset + rq->size : h->content.length;
     if (rq->offset >= h->content.length)
         h->pinned = false; /* told that this is the end: what comes is new */
-    answer_range(rq, content_of(rq->fs, &h->content));
+    answer_content(rq);
 }
 
 static void read_current(struct fs_request *rq, int err, const struct command_result *result)
@@ -39,7 +55,10 @@ static void read_current(struct fs_request *rq, int err, const struct command_re
 
     (void)result;
     if (err == 0 && h->node->orphan) {
-        answer_range(rq, orphan_content(fs, h->node));
+        struct keel_slice bytes;
+
+        err = orphan_content(fs, h->node, &bytes);
+        answer_range_or(rq, err, bytes);
         return;
     }
     if (err == 0 && h->node->provisional) {
@@ -65,7 +84,7 @@ static bool read_own(struct fs_request *rq)
     if (h->kind == HANDLE_TEXT)
         answer_range(rq, keel_slice_of(h->text.data, h->text.len));
     else if (h->kind == HANDLE_PAST)
-        answer_range(rq, content_of(rq->fs, &h->content));
+        answer_content(rq);
     else if (h->node->orphan)
         read_current(rq, commit_fold(rq->fs, h), NULL);
     else if (handle_begins_anew(h))
@@ -331,13 +350,16 @@ static void copy_first(struct fs_request *rq, int err, const struct command_resu
     struct mvcc_record record;
 
     (void)result;
+    struct keel_slice bytes;
+
     if (err == 0)
         err = key != NULL ? mvcc_get(fs->mvcc, key, 0, &record) : KEEL_E_STALE;
+    if (err == 0)
+        err = content_of(fs, &record.content, &bytes);
     if (err != 0) {
         request_answer(rq, err);
         return;
     }
-    struct keel_slice bytes = content_of(fs, &record.content);
     size_t start = rq->source_offset < bytes.len ? (size_t)rq->source_offset : bytes.len;
     size_t len = bytes.len - start < rq->size ? bytes.len - start : rq->size;
 

@@ -138,6 +138,8 @@ static struct fs_handle *listing_new(struct fs *fs, struct fs_node *node, struct
 
     h->listing = l;
     l->dir = dir;
+    if (dir != NULL)
+        mvcc_pin(dir);
     l->parent_ino = parent != NULL ? mvcc_live_ino(parent) : FUSE_ROOT_ID;
     l->past = node->view != NULL;
     if (l->parent_ino == 0)
@@ -200,6 +202,11 @@ static void give_entries(struct fs_request *rq)
     struct fs *fs = rq->fs;
     struct fs_handle *h = rq->handle;
     struct handle_listing *l = h->listing;
+
+    if (l->dir != NULL && !l->at_end && l->at < mvcc_compact_revision(fs->mvcc)) {
+        request_answer(rq, KEEL_E_STALE); /* what was to be listed is gone */
+        return;
+    }
     size_t size = rq->size < READDIR_MAX ? rq->size : READDIR_MAX, used = 0;
     char *text = keel_malloc(size + 1), name[KEEL_NAME_MAX + 1];
     struct entry entry;

@@ -8,32 +8,26 @@
 #include "err.h"
 #include "fs/fs_internal.h"
 
-void orphan_make(struct fs *fs, struct fs_node *node, const struct mvcc_record *record)
+int content_of(struct fs *fs, const struct mvcc_content *content, struct keel_slice *ret_bytes)
 {
-    (void)fs;
-    KEEL_ASSERT(!node->orphan);
-    node->orphan = true;
-    node->orphan_record = *record;
-    node->orphan_record.xattrs = keel_slice_of(NULL, 0);
-}
+    *ret_bytes = keel_slice_of(NULL, 0);
+    int err = content->length > 0 ? mvcc_read(fs->mvcc, content, ret_bytes) : 0;
 
-struct keel_slice content_of(struct fs *fs, const struct mvcc_content *content)
-{
-    struct keel_slice bytes = keel_slice_of(NULL, 0);
-
-    if (content->length > 0 && mvcc_read(fs->mvcc, content, &bytes) != 0)
+    if (err != 0 && err != KEEL_E_STALE)
         keel_fatal("the store is damaged: content of revision %llu does not match its checksum; "
                    "restore the data directory from a backup, or remove this member and add it "
                    "again",
                    (unsigned long long)content->at.main);
-    return bytes;
+    return err;
 }
 
-struct keel_slice orphan_content(struct fs *fs, struct fs_node *node)
+int orphan_content(struct fs *fs, struct fs_node *node, struct keel_slice *ret_bytes)
 {
     KEEL_ASSERT(node->orphan);
-    return node->orphan_data != NULL ? keel_buf_slice(node->orphan_data)
-                                     : content_of(fs, &node->orphan_record.content);
+    if (node->orphan_data == NULL)
+        return content_of(fs, &node->orphan_record.content, ret_bytes);
+    *ret_bytes = keel_buf_slice(node->orphan_data);
+    return 0;
 }
 
 /* Its content in memory, with this size. */
@@ -45,7 +39,11 @@ static int set_size(struct fs *fs, struct fs_node *node, uint64_t size)
         return KEEL_E_FILETOOBIG;
     if (fs->orphan_bytes - had + size > KEEL_ORPHAN_BYTES)
         return KEEL_E_NOSPACE;
-    struct keel_slice old = orphan_content(fs, node);
+    struct keel_slice old;
+    int err = orphan_content(fs, node, &old);
+
+    if (err != 0)
+        return err;
     struct keel_buf *data = keel_buf_new((size_t)size);
     size_t kept = old.len < size ? old.len : (size_t)size;
 
@@ -57,6 +55,18 @@ static int set_size(struct fs *fs, struct fs_node *node, uint64_t size)
     node->orphan_record.content.length = (uint32_t)size;
     fs->orphan_bytes = fs->orphan_bytes - had + size;
     return 0;
+}
+
+void orphan_make(struct fs *fs, struct fs_node *node, const struct mvcc_record *record)
+{
+    KEEL_ASSERT(!node->orphan);
+    node->orphan = true;
+    node->orphan_record = *record;
+    node->orphan_record.xattrs = keel_slice_of(NULL, 0);
+    /* What is open is kept: its content may go with history. Without room for it, it is as long as
+     * history is. */
+    if (node->handles > 0 && record->content.length > 0)
+        set_size(fs, node, record->content.length);
 }
 
 /* In memory, at least this long, with the time of now. */

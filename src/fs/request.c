@@ -195,7 +195,8 @@ static void walk_ended(struct fs_request *rq, int err, const struct command_resu
 {
     struct fs *fs = rq->fs;
 
-    if (err == 0 && rq->continues && !fs_walk_holds(fs->walks, rq->pid, rq->walk_nodeid)) {
+    if (err == 0 && rq->continues &&
+        !fs_walk_holds(fs->walks, fs->mvcc, rq->pid, rq->walk_nodeid)) {
         err = KEEL_E_STALE;
         fs_walk_stale(fs->walks, rq->pid, fs->now_us);
     }

@@ -30,13 +30,20 @@ static int intern(struct fs *fs, struct fs_node *parent, const char *name, const
 {
     struct fs_view *view = find(fs, parent->nodeid, name);
 
+    if (as->key != NULL)
+        mvcc_pin(as->key);
     if (view != NULL) {
+        if (view->key != NULL)
+            mvcc_unpin(fs->mvcc, view->key);
         view->key = as->key;
         *ret_node = view->node;
         return 0;
     }
-    if (fs->view_count >= KEEL_VIEW_NODES_MAX)
+    if (fs->view_count >= KEEL_VIEW_NODES_MAX) {
+        if (as->key != NULL)
+            mvcc_unpin(fs->mvcc, as->key);
         return KEEL_E_MFILE;
+    }
     struct fs_view **bucket = &fs->view_buckets[bucket_of(parent->nodeid, name)];
 
     view = keel_malloc(sizeof *view);
@@ -65,6 +72,8 @@ void view_free(struct fs *fs, struct fs_node *node)
         link = &(*link)->next;
     *link = view->next;
     fs->view_count--;
+    if (view->key != NULL)
+        mvcc_unpin(fs->mvcc, view->key);
     free(view->name);
     free(view);
 }

@@ -135,14 +135,15 @@ void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, const stru
         walk->steps[walk->step_count++] = (struct walk_step){ key, ino };
 }
 
-bool fs_walk_holds(const struct fs_walks *walks, pid_t pid, uint64_t nodeid)
+/* The keys are only compared: one that has gone in between is nobody's. */
+bool fs_walk_holds(const struct fs_walks *walks, const struct mvcc *m, pid_t pid, uint64_t nodeid)
 {
     const struct walk *walk = pid != 0 ? find(walks, pid) : NULL;
 
     if (walk == NULL || walk->nodeid != nodeid)
         return false;
     for (uint32_t i = 0; i < walk->step_count; i++)
-        if (mvcc_live_ino(walk->steps[i].key) != walk->steps[i].ino)
+        if (mvcc_by_ino(m, walk->steps[i].ino) != walk->steps[i].key)
             return false;
     return true;
 }

@@ -56,7 +56,7 @@ void fs_walk_step(struct fs_walks *walks, pid_t pid, uint64_t nodeid, const stru
                   uint64_t ino, uint64_t barrier_us, uint64_t now_us);
 
 /* Is the walk still there, and every one of its steps still true? */
-bool fs_walk_holds(const struct fs_walks *walks, pid_t pid, uint64_t nodeid);
+bool fs_walk_holds(const struct fs_walks *walks, const struct mvcc *m, pid_t pid, uint64_t nodeid);
 
 /* The thread was told ESTALE; is that only a moment ago? (Of thread 0: always.) */
 void fs_walk_stale(struct fs_walks *walks, pid_t pid, uint64_t now_us);

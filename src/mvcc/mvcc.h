@@ -17,8 +17,9 @@
  *     at 4: absent    at 8: record 7.0    at 10: absent    now: record 12.0
  *
  * Memory: at most 96 bytes a live key plus its name, 24 a kept revision, and some 32 for a content
- * that several records share. Records are decoded from pending or the kv's map at each read. Directory mtime, ctime and child counts are beside the
- * records (not versioned; the times are persisted in KV_DIRS). */
+ * that several records share. Records are decoded from pending or the kv's map at each read.
+ * Directory mtime, ctime and child counts are beside the records (not versioned; the times are
+ * persisted in KV_DIRS). */
 #ifndef MVCC_MVCC_H
 #define MVCC_MVCC_H
 
@@ -123,9 +124,9 @@ int mvcc_get(struct mvcc *m, const struct mvcc_key *key, uint64_t at,
 int mvcc_get_revision(struct mvcc *m, const struct mvcc_key *key, struct mvcc_revision rev,
                       struct mvcc_record *ret_record);
 
-/* Content bytes: borrowed until mvcc_read_end (the kv's map), the next mvcc_checkpointed, or the next
- * step of compaction.
- * KEEL_E_CORRUPT: the hash differs (lost trust: the caller ends the process). */
+/* Content bytes: borrowed until mvcc_read_end (the kv's map), the next mvcc_checkpointed, or the
+ * next step of compaction. KEEL_E_STALE: it is gone, with the last record on the books that
+ * referred to it. KEEL_E_CORRUPT: the hash differs (lost trust: the caller ends the process). */
 int mvcc_read(struct mvcc *m, const struct mvcc_content *content, struct keel_slice *ret_bytes);
 
 /* Ends the read transaction that get and read open on demand: at the end of every loop turn. */
@@ -144,8 +145,8 @@ struct mvcc_dir_info {
 };
 struct mvcc_dir_info mvcc_dir_info(const struct mvcc_key *dir);
 
-/* Revisions of a key that can be asked for, newest first: fn gets each with whether it is a tombstone; stops at
- * non-zero. */
+/* Revisions of a key that can be asked for, newest first: fn gets each with whether it is a
+ * tombstone; stops at non-zero. */
 int mvcc_history(struct mvcc *m, const struct mvcc_key *key,
                  int (*fn)(void *arg, struct mvcc_revision rev, bool tombstone), void *arg);
 
@@ -207,9 +208,9 @@ void mvcc_touch_dir(struct mvcc_txn *txn, struct mvcc_key *dir, int64_t time_ns)
 
 /* Moves the point forward to `at` (<= mvcc_revision before the transaction). Lower: nothing. */
 void mvcc_compact(struct mvcc_txn *txn, uint64_t at);
-/* Takes about `budget` records of garbage off the books (a record and the tombstone that ended it go
- * together). Returns how many; 0: there is none left. Here and below, keys may go: what was looked
- * up before, and is not pinned, is looked up again. */
+/* Takes about `budget` records of garbage off the books (a record and the tombstone that ended it
+ * go together). Returns how many; 0: there is none left. Here and below, keys may go: what was
+ * looked up before, and is not pinned, is looked up again. */
 uint32_t mvcc_compact_step(struct mvcc_txn *txn, uint32_t budget);
 /* Old history yields: takes garbage off the books, and moves the point as far as needed, until at
  * least `bytes` less count for the quota. All that became garbage at one revision goes at once.
@@ -219,8 +220,8 @@ bool mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes);
 bool mvcc_has_garbage(const struct mvcc *m);
 
 /* Keys go with their last record, unless they are directories with keys in them, or pinned: whoever
- * holds a key beyond a loop turn pins it. A pinned key that is gone is like one that never was. Keys
- * that a reload left without a record go with the first step after it. */
+ * holds a key beyond a loop turn pins it. A pinned key that is gone is like one that never was.
+ * Keys that a reload left without a record go with the first step after it. */
 void mvcc_pin(struct mvcc_key *key);
 void mvcc_unpin(struct mvcc *m, struct mvcc_key *key);
 

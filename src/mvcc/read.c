@@ -253,8 +253,10 @@ int mvcc_read(struct mvcc *m, const struct mvcc_content *content, struct keel_sl
         return 0;
     }
     revision_key_encode(content->at, key);
-    if (m->kv->ops->get(store_read(m), KV_CONTENT, keel_slice_of(key, sizeof key), &bytes) != 0)
-        return KEEL_E_CORRUPT;
+    int err = m->kv->ops->get(store_read(m), KV_CONTENT, keel_slice_of(key, sizeof key), &bytes);
+
+    if (err != 0)
+        return err == KEEL_E_NOTFOUND ? KEEL_E_STALE : KEEL_E_CORRUPT;
     if (bytes.len != content->length || keel_hash64(bytes) != content->hash)
         return KEEL_E_CORRUPT;
     *ret_bytes = bytes;

@@ -85,13 +85,18 @@ static void walk_holds_while_every_name_of_it_is_what_it_was(void **state)
 
     mvcc_commit(txn);
     fs_walk_step(walks, PID, 7, key, 7, START, START);
-    assert_true(fs_walk_holds(walks, PID, 7));
-    assert_false(fs_walk_holds(walks, PID, 1));
-    assert_false(fs_walk_holds(walks, PID + 1, 7));
+    assert_true(fs_walk_holds(walks, mvcc, PID, 7));
+    assert_false(fs_walk_holds(walks, mvcc, PID, 1));
+    assert_false(fs_walk_holds(walks, mvcc, PID + 1, 7));
     txn = mvcc_begin(mvcc, 2, 1);
     mvcc_delete(txn, key, 1, 0, false);
     mvcc_commit(txn);
-    assert_false(fs_walk_holds(walks, PID, 7));
+    assert_false(fs_walk_holds(walks, mvcc, PID, 7));
+    txn = mvcc_begin(mvcc, 3, 1);
+    mvcc_compact(txn, mvcc_revision(mvcc));
+    assert_true(mvcc_compact_step(txn, 10) > 0); /* the key itself is gone with its records */
+    mvcc_commit(txn);
+    assert_false(fs_walk_holds(walks, mvcc, PID, 7));
     mvcc_close(mvcc);
     kv->ops->close(kv);
 }
