@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "err.h"
+#include "mutant.h"
 #include "raft/quorum.h"
 #include "replica_internal.h"
 
@@ -227,7 +228,8 @@ static int begin_change(struct replica *r, uint64_t now, const struct keel_membe
     memcpy(draft.members, members, draft.count * sizeof *members);
     if (!leases_leads_for_sure(r))
         return KEEL_E_NOTLEADER;
-    if (applied != raft_config_index(r->raft) || raft_config_is_joint(&draft.config))
+    if ((applied != raft_config_index(r->raft) && !MUTANT(CHANGE_OVER_CHANGE)) ||
+        raft_config_is_joint(&draft.config))
         return KEEL_E_BUSY;
     for (size_t i = 0; i < count && err == 0; i++)
         err = draft_change(&draft, &changes[i]);

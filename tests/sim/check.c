@@ -35,6 +35,7 @@ static void check_leader(struct sim_node *node, uint64_t term)
 
     if (*leader == 0) {
         sim->elections++;
+        sim->former_leader = sim->last_leader;
         sim->last_leader = node->slot;
         sim->leader_change_us = sim->now_us;
     }
@@ -179,6 +180,9 @@ void check_started(struct sim_node *node, const struct wal_recovery *recovery)
     node->checked_commit =
         recovery->hard_state.commit > applied ? recovery->hard_state.commit : applied;
     node->checked_applied = 0;
+    node->hard = recovery->hard_state;
+    node->answered_us = sim_node_clock(node);
+    node->old_context = node->last_context;
     node->counted_by = node->led_term = 0;
     node->reloading = false;
     node->seen_revision = mvcc_revision(node->mvcc);
@@ -227,6 +231,64 @@ static void check_commit(struct sim_node *node, uint64_t commit, bool leads)
             return;
     if (commit > node->checked_commit)
         node->checked_commit = commit;
+}
+
+/* ---- what leaves (figure 3.1, "updated on stable storage before responding") ---- */
+
+static void check_vote(struct sim_node *node, uint64_t term, uint64_t vote)
+{
+    if (node->hard.term != term || node->hard.vote != vote)
+        check_fail(node->sim,
+                   "n%u votes for %" PRIu64 " in term %" PRIu64 ", which its disk does not say",
+                   node->slot, vote, term);
+    if (node->voted_term == term && node->voted_for != vote)
+        check_fail(node->sim, "n%u votes twice in term %" PRIu64, node->slot, term);
+    node->voted_term = term;
+    node->voted_for = vote;
+}
+
+static void check_ack(struct sim_node *node, const struct raft_message *msg)
+{
+    uint64_t index = msg->u.append_reply.index;
+
+    if (index > node->persisted_last && index > node->store_durable)
+        check_fail(node->sim, "n%u acknowledges %" PRIu64 ", its disk has %" PRIu64, node->slot,
+                   index, node->persisted_last);
+    if (node->hard.term < msg->term)
+        check_fail(node->sim, "n%u acknowledges in term %" PRIu64 ", its disk says %" PRIu64,
+                   node->slot, msg->term, node->hard.term);
+}
+
+/* A vote names a moment not before the last one at which this node took somebody for its leader. */
+static void check_age(struct sim_node *node, const struct raft_message *msg)
+{
+    if (msg->u.vote_reply.ack_age_us > sim_node_clock(node) - node->answered_us)
+        check_fail(node->sim, "n%u names an acknowledgement in its vote that was not its last",
+                   node->slot);
+}
+
+/* An answer that is late must not pass for one to a read of this life. */
+static void check_context(struct sim_node *node, uint64_t context)
+{
+    node->last_context = context;
+    if (context <= node->old_context && context + 1000 > node->old_context)
+        check_fail(node->sim, "n%u numbers its reads as in its last life", node->slot);
+}
+
+void check_sent(struct sim_node *node, const struct raft_message *msg)
+{
+    if (msg->type == RAFT_HEARTBEAT_REPLY && msg->u.heartbeat_reply.sent_us != 0)
+        node->answered_us = sim_node_clock(node);
+    else if (msg->type == RAFT_READ_REQUEST)
+        check_context(node, msg->u.read_request.context);
+    else if (msg->type == RAFT_VOTE_REPLY && msg->u.vote_reply.granted)
+        check_age(node, msg);
+    if (msg->type == RAFT_VOTE_REQUEST && !msg->u.vote_request.pre)
+        check_vote(node, msg->term, node->id);
+    else if (msg->type == RAFT_VOTE_REPLY && !msg->u.vote_reply.pre && msg->u.vote_reply.granted)
+        check_vote(node, msg->term, msg->to);
+    else if (msg->type == RAFT_APPEND_REPLY && !msg->u.append_reply.rejected)
+        check_ack(node, msg);
 }
 
 /* ---- state ---- */
@@ -326,12 +388,27 @@ void check_node(struct sim_node *node)
 
 /* ---- the end: everybody has the same ---- */
 
+/* The data directory of each member is on record: another one would be refused. */
+static bool knows_directories(const struct sim_node *node)
+{
+    size_t count;
+    const struct apply_member *members = apply_members(node->apply, &count);
+
+    for (size_t i = 0; i < count; i++) {
+        const struct sim_node *member = sim_node_by_id(node->sim, members[i].id);
+
+        if (member == NULL || members[i].incarnation != member->incarnation)
+            return false;
+    }
+    return true;
+}
+
 static bool is_settled(const struct sim_node *node)
 {
     const struct raft *raft = node->replica->raft;
     uint64_t applied = mvcc_applied_index(node->mvcc);
 
-    return raft_leader(raft) != 0 && node->replica->session != 0 &&
+    return raft_leader(raft) != 0 && node->replica->session != 0 && knows_directories(node) &&
            applied == raft_last_index(raft) && node->replica->proposal_count == 0 &&
            node->replica->barrier_count == 0;
 }

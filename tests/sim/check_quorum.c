@@ -46,6 +46,12 @@ void check_config_appended(struct sim_node *node, const struct raft_entry *entry
         !raft_config_valid(&config.config))
         check_fail(node->sim, "n%u appends a configuration that is none at %" PRIu64, node->slot,
                    entry->index);
+    if (node->replica != NULL && entry->term == raft_term(node->replica->raft) &&
+        raft_role(node->replica->raft) == RAFT_LEADER && node->config_count > 0 &&
+        node->configs[node->config_count - 1].index > raft_commit_index(node->replica->raft))
+        check_fail(node->sim,
+                   "n%u appends a configuration at %" PRIu64 ", the one before is not committed",
+                   node->slot, entry->index);
     push(&node->configs, &node->config_count, &node->config_capacity, &config);
 }
 
@@ -166,12 +172,18 @@ void check_commit_counted(struct sim_node *node, uint64_t commit, bool leads)
         else if (!leads && node->led_term == 0)
             check_fail(sim, "n%u takes %" PRIu64 " for committed, before any leader does",
                        node->slot, commit);
+        else if (leads && term != raft_term(node->replica->raft))
+            check_fail(sim, "n%u commits %" PRIu64 " of an earlier term by counting", node->slot,
+                       commit);
         else if (!is_quorum(sim, &config->config, commit, term))
             check_fail(
                 sim, "n%u takes %" PRIu64 " for committed, which is not on the disks of a majority",
                 node->slot, commit);
     }
     node->counted_by = node->config_count > 0 ? node->configs[node->config_count - 1].index : 0;
+    if (raft_config_index(node->replica->raft) != node->counted_by)
+        check_fail(sim, "n%u goes by the configuration of %" PRIu64 ", its log has one at %" PRIu64,
+                   node->slot, raft_config_index(node->replica->raft), node->counted_by);
 }
 
 /* ---- members, as applied ---- */

@@ -11,6 +11,8 @@ void check_fail(struct sim *sim, const char *fmt, ...) __attribute__((format(pri
 void check_append(struct sim_node *node, const struct wal_batch *batch);
 void check_started(struct sim_node *node, const struct wal_recovery *recovery);
 void check_node(struct sim_node *node);
+/* A message leaves: what it promises is on the disk. */
+void check_sent(struct sim_node *node, const struct raft_message *msg);
 /* A caller was told that his operation timed out. */
 void check_gave_up(struct sim *sim, uint64_t value);
 void check_converged(struct sim *sim);

@@ -25,6 +25,7 @@ struct sim_client {
     unsigned slot; /* its own */
     unsigned node;
     bool busy;
+    bool insists; /* waits for a node that is paused */
     enum client_op op;
     uint64_t value;          /* that it writes; 0: none */
     uint64_t floor_revision; /* of operations that had completed when this one began */
@@ -301,8 +302,10 @@ static void release(struct sim_client *client)
 /* Often one that leads, or did: it has something to lose. */
 static unsigned choose_node(struct sim *sim)
 {
-    if (sim_chance(&sim->client_rng, 200))
-        return sim->last_leader;
+    unsigned roll = (unsigned)keel_rng_below(&sim->client_rng, 1000);
+
+    if (roll < 300)
+        return roll < 150 ? sim->last_leader : sim->former_leader;
     for (unsigned tries = 0; tries < 3; tries++) {
         unsigned slot = (unsigned)keel_rng_below(&sim->client_rng, sim->plan.slots);
 
@@ -312,9 +315,26 @@ static unsigned choose_node(struct sim *sim)
     return sim->last_leader;
 }
 
-static bool is_ready(const struct sim_node *node)
+/* A request that waited while its node did not run is the first that it sees afterwards. */
+static bool is_ready(struct sim_client *client)
 {
-    return node->up && node->replica != NULL && node->paused_until_us <= node->sim->now_us;
+    const struct sim_node *node = node_at(client);
+
+    return node->up && node->replica != NULL &&
+           node->paused_until_us <= client->sim->now_us + client->insists;
+}
+
+static bool wait_for_node(struct sim_client *client)
+{
+    struct sim *sim = client->sim;
+    const struct sim_node *node = node_at(client);
+
+    if (client->insists || !node->up || node->replica == NULL || sim->calm ||
+        !sim_chance(&sim->client_rng, 500))
+        return false;
+    client->insists = true;
+    sim_event_at(sim, node->paused_until_us - 1, EVENT_CLIENT, client->slot);
+    return true;
 }
 
 void clients_event(struct sim *sim, unsigned slot)
@@ -325,19 +345,25 @@ void clients_event(struct sim *sim, unsigned slot)
 
     if (client->busy || sim->ops_started >= sim->shape->ops)
         return;
-    client->node = choose_node(sim);
-    if (!is_ready(node_at(client))) {
+    client->node = client->insists ? client->node : choose_node(sim);
+    if (!is_ready(client) && wait_for_node(client))
+        return;
+    if (!is_ready(client)) {
+        client->insists = false;
         next_later(client);
         return;
     }
     for (; roll >= weights[op]; op++)
         roll -= weights[op];
+    if (sim_chance(&sim->client_rng, sim->shape->leases))
+        op = OP_LEASE;
     if (client->lease != 0 && sim_chance(&sim->client_rng, 200))
         release(client);
     if (op == OP_LEASE && client->lease != 0)
         op = OP_READ;
     sim->ops_started++;
     client->busy = true;
+    client->insists = false;
     client->value = 0;
     client->op = (enum client_op)op;
     client->file = (unsigned)keel_rng_below(&sim->client_rng, SIM_FILES);

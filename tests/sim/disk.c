@@ -79,6 +79,8 @@ static void write_event(struct sim_node *node)
         next = batch->next;
         if (batch->count > 0)
             node->persisted_last = batch->entries[batch->count - 1].index;
+        if (batch->has_hard_state)
+            node->hard = batch->hard_state;
         replica_on_persisted(node->replica, batch->mark);
         wal_batch_free(batch);
     }

@@ -19,15 +19,27 @@ static unsigned count_up(const struct sim *sim)
     return up;
 }
 
-static void crash(struct sim *sim, struct sim_node *node)
+void faults_crash(struct sim_node *node, bool power, uint64_t within_us)
 {
-    uint64_t within = keel_rng_below(&sim->fault_rng, 2) == 0 ? 20000 : 1500000;
+    struct sim *sim = node->sim;
 
     if (!node->up || (count_up(sim) == 1 && !sim_chance(&sim->fault_rng, 300)))
         return;
-    sim_node_crash(node);
-    sim_event_at(sim, sim->now_us + keel_rng_below(&sim->fault_rng, within) + 1000, EVENT_START,
+    sim_node_crash(node, power || sim_chance(&sim->fault_rng, 400));
+    sim_event_at(sim, sim->now_us + keel_rng_below(&sim->fault_rng, within_us) + 1000, EVENT_START,
                  node->slot)
+        ->first = node->id;
+}
+
+/* The moments after a vote, or the end of a term, are those in which a crash would do most harm. */
+void faults_after(struct sim_node *node, const struct raft_message *msg)
+{
+    struct sim *sim = node->sim;
+    bool votes = msg->type == RAFT_VOTE_REQUEST || msg->type == RAFT_VOTE_REPLY;
+
+    if (!votes || sim->shape->fault_every_us == 0 || !sim_chance(&sim->fault_rng, 6))
+        return;
+    sim_event_at(sim, sim->now_us + keel_rng_below(&sim->fault_rng, 6000), EVENT_CRASH, node->slot)
         ->first = node->id;
 }
 
@@ -41,7 +53,7 @@ static void pause_node(struct sim *sim, struct sim_node *node)
     if (!node->up)
         return;
     node->paused_until_us = sim->now_us + keel_rng_below(&sim->fault_rng, most);
-    node->trouble_us = node->paused_until_us;
+    sim_node_trouble(node, node->paused_until_us);
     sim_trace(sim, "n%u pauses", node->slot);
 }
 
@@ -81,9 +93,9 @@ static void cut_off(struct sim *sim, struct sim_node *victim)
             continue;
         sim->links[victim->slot][i].cut |= out;
         sim->links[i][victim->slot].cut |= in;
-        sim->nodes[i].trouble_us = sim->now_us;
+        sim_node_trouble(&sim->nodes[i], sim->now_us);
     }
-    victim->trouble_us = sim->now_us;
+    sim_node_trouble(victim, sim->now_us);
     sim_trace(sim, "n%u is cut off%s%s", victim->slot, out ? ", out" : "", in ? ", in" : "");
     sim_event_at(sim, sim->now_us + keel_rng_below(&sim->fault_rng, 2500000), EVENT_HEAL, 0);
 }
@@ -91,7 +103,8 @@ static void cut_off(struct sim *sim, struct sim_node *victim)
 /* What is sent one way arrives seconds later, all at once. */
 static void clog_links(struct sim *sim, struct sim_node *node)
 {
-    uint64_t until = sim->now_us + keel_rng_below(&sim->fault_rng, 4000000);
+    uint64_t most = sim_chance(&sim->fault_rng, 500) ? 400000 : 4000000;
+    uint64_t until = sim->now_us + keel_rng_below(&sim->fault_rng, most);
     bool all = sim_chance(&sim->fault_rng, 300), in = sim_chance(&sim->fault_rng, 500);
 
     for (unsigned i = 0; i < sim->plan.slots; i++) {
@@ -100,17 +113,39 @@ static void clog_links(struct sim *sim, struct sim_node *node)
         struct sim_link *link = in ? &sim->links[i][node->slot] : &sim->links[node->slot][i];
 
         link->clogged_until_us = until;
-        sim->nodes[i].trouble_us = until;
+        sim_node_trouble(&sim->nodes[i], until);
     }
-    node->trouble_us = until;
+    sim_node_trouble(node, until);
     sim_trace(sim, "n%u is clogged%s", node->slot, in ? ", in" : ", out");
+}
+
+/* One follower loses the leader; when it stands for election, the other one has just come back. */
+static void part_and_restart(struct sim *sim)
+{
+    unsigned leader = sim->last_leader;
+    struct sim_node *away = any_node(sim), *back = any_node(sim);
+
+    if (away == back || away->slot == leader || back->slot == leader || !away->up || !back->up)
+        return;
+    sim->links[leader][away->slot].cut = sim->links[away->slot][leader].cut = true;
+    sim_node_trouble(away, sim->now_us);
+    sim_trace(sim, "n%u and n%u are cut apart", leader, away->slot);
+    sim_event_at(sim, sim->now_us + 1500000, EVENT_HEAL, 0);
+    struct sim_event *event =
+        sim_event_at(sim, sim->now_us + 650000 + keel_rng_below(&sim->fault_rng, 700000),
+                     EVENT_CRASH, back->slot);
+
+    event->first = back->id;
+    event->offset = 1; /* of power */
 }
 
 static void network_fault(struct sim *sim, struct sim_node *node)
 {
     if (sim->plan.slots < 2)
         return;
-    if (sim->plan.rough && sim_chance(&sim->fault_rng, 300))
+    if (sim->plan.rough && sim_chance(&sim->fault_rng, 100))
+        part_and_restart(sim);
+    else if (sim->plan.rough && sim_chance(&sim->fault_rng, 300))
         clog_links(sim, node);
     else if (sim_chance(&sim->fault_rng, 550))
         reset(sim, node);
@@ -139,7 +174,7 @@ void faults_event(struct sim *sim)
     unsigned roll = (unsigned)keel_rng_below(&sim->fault_rng, 100);
 
     if (roll < 25)
-        crash(sim, node);
+        faults_crash(node, false, sim_chance(&sim->fault_rng, 500) ? 20000 : 1500000);
     else if (roll < 45)
         pause_node(sim, node);
     else if (roll < 50)

@@ -104,6 +104,45 @@ static const struct sim_shape shapes[] = {
       .lease_reads = false,
       .codec = true,
       .limit_us = 150000000 },
+    { .name = "handover",
+      .nodes = 3,
+      .spare = 0,
+      .clients = 4,
+      .ops = 80,
+      .loss = 10,
+      .duplicate = 50,
+      .reorder = 200,
+      .delay_max_us = 3000,
+      .disk_max_us = 3000,
+      .fault_every_us = 100000,
+      .think_max_us = 15000,
+      .operated = 1000,
+      .operator_every_us = 40000,
+      .transfers = 950,
+      .short_log = 200,
+      .rough = 400,
+      .lease_reads = true,
+      .limit_us = 120000000 },
+    { .name = "leases",
+      .nodes = 3,
+      .spare = 0,
+      .clients = 6,
+      .ops = 100,
+      .loss = 10,
+      .duplicate = 20,
+      .reorder = 100,
+      .delay_max_us = 40000,
+      .disk_max_us = 3000,
+      .fault_every_us = 200000,
+      .think_max_us = 300000,
+      .operated = 300,
+      .operator_every_us = 500000,
+      .transfers = 900,
+      .leases = 600,
+      .short_log = 200,
+      .rough = 600,
+      .lease_reads = true,
+      .limit_us = 200000000 },
     { .name = "single",
       .nodes = 1,
       .spare = 2,
@@ -122,7 +161,8 @@ static const struct sim_shape shapes[] = {
 };
 
 static const char usage[] =
-    "usage: keel-sim --shape sprint|members|marathon|storm|rounds|single --seed S [--count N]\n"
+    "usage: keel-sim --shape sprint|members|marathon|storm|rounds|handover|leases|\n"
+    "                single --seed S [--count N]\n"
     "                [--trace]\n"
     "\n"
     "Simulates whole clusters on virtual time, seeds S to S + N - 1. Exit code 1 and the line\n"

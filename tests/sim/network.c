@@ -42,7 +42,7 @@ static void deliver_again(struct sim *sim, unsigned from, unsigned to, uint64_t 
                           const struct keel_message *msg)
 {
     struct keel_message *copy = copy_message(sim, msg);
-    bool stray = msg->type == MESSAGE_RAFT && sim_chance(&sim->net_rng, 200);
+    bool stray = msg->type == MESSAGE_RAFT && sim_chance(&sim->net_rng, 300);
     uint64_t later = stray ? 400000 : 50000;
 
     if (copy == NULL)
@@ -51,7 +51,7 @@ static void deliver_again(struct sim *sim, unsigned from, unsigned to, uint64_t 
         deliver_at(sim, from, to, at + keel_rng_below(&sim->net_rng, later), copy);
 
     event->from_id = stray ? sim->nodes[from].id : 0;
-    event->from_epoch = sim->nodes[from].epoch;
+    event->first = sim->nodes[to].id;
 }
 
 static uint64_t delivery_time(struct sim *sim, struct sim_link *link)
@@ -109,6 +109,8 @@ void network_send(struct sim *sim, struct sim_node *node, uint64_t id,
     const struct sim_node *peer = sim_node_by_id(sim, id);
     unsigned from = node->slot, to = sim_slot_of(id);
 
+    if (msg_take->type == MESSAGE_RAFT)
+        check_sent(node, msg_take->raft);
     if (peer == NULL || !peer->up || !sim->links[from][to].connected || sim->links[from][to].cut ||
         (!sim->calm && sim_chance(&sim->net_rng, shape->loss))) {
         keel_message_free(msg_take);
@@ -118,6 +120,8 @@ void network_send(struct sim *sim, struct sim_node *node, uint64_t id,
 
     if (sim->trace_messages)
         trace_message(sim, from, to, msg_take);
+    if (msg_take->type == MESSAGE_RAFT && !sim->calm)
+        faults_after(node, msg_take->raft);
     if (sim_chance(&sim->net_rng, shape->duplicate))
         deliver_again(sim, from, to, at, msg_take);
     if (shape->codec) {
@@ -133,13 +137,13 @@ void network_send(struct sim *sim, struct sim_node *node, uint64_t id,
 static bool may_arrive(const struct sim *sim, const struct sim_event *event)
 {
     const struct sim_link *link = &sim->links[event->from][event->node];
-    const struct sim_node *from = &sim->nodes[event->from];
 
-    if (!link->connected)
-        return false;
-    if (link->epoch == event->link_epoch)
-        return true;
-    return event->from_id != 0 && event->from_id == from->id && event->from_epoch == from->epoch;
+    if (event->from_id != 0)
+        return link->connected && event->from_id == sim->nodes[event->from].id &&
+               event->first == sim->nodes[event->node].id;
+    if (link->connected)
+        return link->epoch == event->link_epoch;
+    return link->untold && link->epoch == event->link_epoch + 1;
 }
 
 void network_deliver(struct sim *sim, struct sim_event *event)
@@ -202,6 +206,7 @@ static void set_connected(struct sim *sim, unsigned a, unsigned b, bool connecte
     there->connected = back->connected = connected;
     there->epoch++;
     back->epoch++;
+    there->untold = back->untold = false;
     there->last_delivery_us = back->last_delivery_us = 0;
 }
 
@@ -209,7 +214,7 @@ static void tell_disconnected(struct sim *sim, unsigned a, unsigned b)
 {
     struct sim_node *node = &sim->nodes[a];
 
-    node->trouble_us = sim->now_us;
+    sim_node_trouble(node, sim->now_us);
     if (!node->up || node->replica == NULL)
         return;
     replica_on_disconnected(node->replica, sim->nodes[b].id);
@@ -220,9 +225,18 @@ static void tell_connected(struct sim *sim, unsigned a, unsigned b)
 {
     struct sim_node *node = &sim->nodes[a];
 
-    node->trouble_us = sim->now_us;
+    sim_node_trouble(node, sim->now_us);
     replica_on_connected(node->replica, sim->nodes[b].id, sim->nodes[b].incarnation, 1);
     sim_node_settle(node);
+}
+
+/* The connection has been closed at the other end for a while. */
+static void notice(struct sim *sim, unsigned slot, unsigned peer)
+{
+    if (!sim->links[peer][slot].untold)
+        return;
+    sim->links[peer][slot].untold = false;
+    tell_disconnected(sim, slot, peer);
 }
 
 static void connect_later(struct sim *sim, unsigned a, unsigned b, uint64_t within_us)
@@ -231,6 +245,8 @@ static void connect_later(struct sim *sim, unsigned a, unsigned b, uint64_t with
 
     if (pair->connecting)
         return;
+    if (sim_chance(&sim->net_rng, 400))
+        within_us /= 20;
     pair->connecting = true;
     sim_event_at(sim, sim->now_us + 1000 + keel_rng_below(&sim->net_rng, within_us), EVENT_CONNECT,
                  a)
@@ -269,6 +285,8 @@ void network_connect_event(struct sim *sim, struct sim_event *event)
         connect_later(sim, a->slot, b->slot, 1000000);
         return;
     }
+    notice(sim, a->slot, b->slot);
+    notice(sim, b->slot, a->slot);
     set_connected(sim, a->slot, b->slot, true);
     tell_connected(sim, a->slot, b->slot);
     if (pair->connected)
@@ -277,9 +295,16 @@ void network_connect_event(struct sim *sim, struct sim_event *event)
 
 void network_disconnect_event(struct sim *sim, struct sim_event *event)
 {
-    if (!sim->links[event->node][event->from].connected)
-        tell_disconnected(sim, event->node, event->from);
+    notice(sim, event->node, event->from);
     connect_later(sim, event->node, event->from, 100000);
+}
+
+static void notice_later(struct sim *sim, unsigned slot, unsigned peer, uint64_t within_us)
+{
+    struct sim_event *event = sim_event_at(
+        sim, sim->now_us + keel_rng_below(&sim->net_rng, within_us), EVENT_DISCONNECT, slot);
+
+    event->from = peer;
 }
 
 /* One side knows at once; the other may go on for a while as if nothing had happened. */
@@ -288,11 +313,9 @@ void network_reset(struct sim *sim, unsigned a, unsigned b)
     if (!sim->links[a][b].connected)
         return;
     set_connected(sim, a, b, false);
+    sim->links[a][b].untold = true;
     tell_disconnected(sim, a, b);
-    struct sim_event *event =
-        sim_event_at(sim, sim->now_us + keel_rng_below(&sim->net_rng, 150000), EVENT_DISCONNECT, b);
-
-    event->from = a;
+    notice_later(sim, b, a, 150000);
 }
 
 static void connect_all(struct sim *sim, unsigned slot, uint64_t within_us)
@@ -307,14 +330,20 @@ void network_node_up(struct sim *sim, unsigned slot)
     connect_all(sim, slot, 100000);
 }
 
-/* The other sides notice that it is gone: its kernel closes the connections. */
-void network_node_down(struct sim *sim, unsigned slot)
+/* The other sides notice that it is gone: its kernel closes the connections, unless the power is
+ * gone; then it is the silence that they notice. */
+void network_node_down(struct sim *sim, unsigned slot, bool power)
 {
     for (unsigned i = 0; i < sim->plan.slots; i++) {
         if (i == slot || !sim->links[slot][i].connected)
             continue;
         set_connected(sim, slot, i, false);
-        tell_disconnected(sim, i, slot);
+        if (power) {
+            sim->links[slot][i].untold = true;
+            notice_later(sim, i, slot, 1500000);
+        } else {
+            tell_disconnected(sim, i, slot);
+        }
     }
 }
 
@@ -349,8 +378,10 @@ void network_heal(struct sim *sim)
         for (unsigned b = 0; b < sim->plan.slots; b++) {
             struct sim_link *link = &sim->links[a][b];
 
-            if (link->cut || link->clogged_until_us > sim->now_us)
-                sim->nodes[a].trouble_us = sim->nodes[b].trouble_us = sim->now_us;
+            if (link->cut || link->clogged_until_us > sim->now_us) {
+                sim_node_trouble(&sim->nodes[a], sim->now_us);
+                sim_node_trouble(&sim->nodes[b], sim->now_us);
+            }
             link->cut = false;
             if (sim->calm)
                 link->clogged_until_us = link->last_delivery_us = 0;

@@ -43,6 +43,12 @@ static void set_clock(struct sim_node *node)
     node->wall_skew_ns = (int64_t)keel_rng_below(rng, 2000000000) - 1000000000;
 }
 
+void sim_node_trouble(struct sim_node *node, uint64_t until_us)
+{
+    if (until_us > node->trouble_us)
+        node->trouble_us = until_us;
+}
+
 /* ---- env ---- */
 
 static struct sim_node *node_of(struct keel_env *env)
@@ -152,6 +158,8 @@ static void new_disk(struct sim_node *node)
     node->checked_commit = node->checked_applied = node->checked_members = 0;
     node->config_count = 0;
     node->counted_by = node->led_term = 0;
+    node->voted_term = node->voted_for = 0;
+    node->last_context = 0;
     if (node->log_capacity > 0)
         memset(node->log, 0, node->log_capacity * sizeof *node->log);
 }
@@ -185,7 +193,7 @@ static void drop_disk(struct sim_node *node)
 
 void sim_node_destroy(struct sim_node *node)
 {
-    sim_node_crash(node);
+    sim_node_crash(node, false);
     sim_trace(node->sim, "n%u: the data directory of %" PRIu64 " is deleted", node->slot, node->id);
     if (node->state != SLOT_WIPED)
         remember_lost(node);
@@ -276,6 +284,9 @@ static struct replica *new_replica(struct sim_node *node, const struct wal_recov
         .request_timeout_us = sim->plan.request_timeout_us,
         .session_ttl_us = sim->plan.session_ttl_us,
         .lease_reads = sim->shape->lease_reads,
+        .first_history_ms = sim->plan.history_ms,
+        .first_history_revisions = sim->plan.history_revisions,
+        .first_quota_bytes = sim->plan.quota_bytes,
     };
 
     raft_options_init(&options.raft);
@@ -317,18 +328,18 @@ void sim_node_start(struct sim_node *node)
 
 /* ---- crash and clean stop ---- */
 
-void sim_node_crash(struct sim_node *node)
+void sim_node_crash(struct sim_node *node, bool power)
 {
     struct sim *sim = node->sim;
 
     if (!node->up)
         return;
-    sim_trace(sim, "n%u crashes", node->slot);
+    sim_trace(sim, "n%u %s", node->slot, power ? "loses power" : "crashes");
     clients_node_down(sim, node->slot);
     node->up = false;
     node->epoch++;
     node->paused_until_us = 0;
-    network_node_down(sim, node->slot);
+    network_node_down(sim, node->slot, power);
     if (node->replica != NULL)
         disk_crash(node);
     node->replica = replica_free(node->replica);
@@ -353,7 +364,7 @@ void sim_node_stop_event(struct sim_node *node, const struct sim_event *event)
         sim_event_at(sim, sim->now_us + STOP_POLL_US, EVENT_STOP, node->slot)->first = began;
         return;
     }
-    sim_node_crash(node);
+    sim_node_crash(node, false);
     sim_event_at(sim, sim->now_us + 50000, EVENT_START, node->slot)->first = node->id;
 }
 

@@ -12,6 +12,8 @@ enum { CHANGES_MAX = 4 };
 
 struct sim_operator {
     struct replica_call call;
+    struct replica_call rival; /* somebody else wants something, too */
+    bool rival_busy;
     struct sim *sim;
     bool busy;
     const struct sim_node *node; /* that was asked */
@@ -260,6 +262,38 @@ static void submit(struct sim_operator *op)
     sim_node_settle(node);
 }
 
+static void rival_done(struct replica_call *call, int err, const struct command_result *result)
+{
+    struct sim_operator *op = KEEL_CONTAINER_OF(call, struct sim_operator, rival);
+
+    (void)result;
+    op->rival_busy = false;
+    op->unsure = true;
+    sim_trace(op->sim, "another operator: %s", keel_strerror(err));
+}
+
+/* At the same time, at another node; which of the two comes first, and what is left for the other,
+ * is not foreseen. */
+static void submit_rival(struct sim_operator *op)
+{
+    const struct raft_config *config = check_committed_config(op->sim);
+    struct sim_node *node = usable_node(op->sim);
+    struct keel_member_change change = { .verb = MEMBER_PROMOTE };
+    char name[SIM_NAME_SIZE];
+
+    if (node == NULL || node == op->node || op->rival_busy || config->learner_count == 0)
+        return;
+    if (sim_chance(&op->sim->operator_rng, 500))
+        change.verb = MEMBER_REMOVE;
+    sim_node_name(sim_slot_of(config->learners[0]), name);
+    change.name = name;
+    op->rival_busy = true;
+    op->rival.done = rival_done;
+    sim_trace(op->sim, "another operator at n%u: %s", node->slot, name);
+    replica_change_members(node->replica, &op->rival, &change, 1);
+    sim_node_settle(node);
+}
+
 static void transfer(struct sim_operator *op)
 {
     struct sim *sim = op->sim;
@@ -406,6 +440,10 @@ static void act(struct sim_operator *op)
     unsigned roll = any_of(op->sim, 100);
 
     op->count = 0;
+    if (sim_chance(&op->sim->operator_rng, op->sim->shape->transfers)) {
+        transfer(op);
+        return;
+    }
     if (roll < 20)
         put_addition(op, MEMBER_ADD);
     else if (roll < 40)
@@ -414,14 +452,17 @@ static void act(struct sim_operator *op)
         put_removal(op);
     else if (roll < 64)
         put_replacement(op);
-    if (roll < 64)
+    if (roll < 64) {
         submit(op);
-    else if (roll < 76)
+        if (op->busy && sim_chance(&op->sim->operator_rng, 100))
+            submit_rival(op);
+    } else if (roll < 76) {
         transfer(op);
-    else if (roll < 86)
+    } else if (roll < 86) {
         stop(op);
-    else
+    } else {
         lose_disk(op);
+    }
 }
 
 void operator_event(struct sim *sim)
@@ -476,7 +517,8 @@ bool operator_done(const struct sim *sim)
 {
     const struct raft_config *config = check_committed_config(sim);
 
-    if (sim->operator->busy || config == NULL || config->old_voter_count> 0)
+    if (sim->operator->busy || sim->operator->rival_busy || config == NULL ||
+        config->old_voter_count> 0)
         return false;
     for (unsigned i = 0; i < sim->plan.slots; i++)
         if (sim->nodes[i].state == SLOT_WIPED && in_config(config, sim->nodes[i].id))

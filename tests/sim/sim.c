@@ -84,7 +84,8 @@ static void process_event(struct sim *sim, struct sim_event *event, uint64_t at)
 {
     struct sim_node *node = &sim->nodes[event->node];
 
-    if (!node->up || event->epoch != node->epoch)
+    if (!node->up || (event->epoch != node->epoch && event->from_id == 0) ||
+        (event->epoch != node->epoch && event->kind != EVENT_MESSAGE))
         return;
     if (event->kind == EVENT_TIMER)
         sim_node_timer(node, at);
@@ -116,6 +117,8 @@ static void world_event(struct sim *sim, struct sim_event *event)
         network_heal(sim);
     else if (event->kind == EVENT_START && event->first == node->id && !node->up)
         sim_node_start(node);
+    else if (event->kind == EVENT_CRASH && event->first == node->id && !sim->calm)
+        faults_crash(node, event->offset != 0, 20000);
     else if (event->kind == EVENT_RETIRE && event->first == node->id)
         sim_node_destroy(node);
 }
@@ -173,8 +176,7 @@ static void calm_down(struct sim *sim)
     for (unsigned i = 0; i < sim->plan.slots; i++) {
         struct sim_node *node = &sim->nodes[i];
 
-        if (node->trouble_us < sim->now_us)
-            node->trouble_us = sim->now_us;
+        sim_node_trouble(node, sim->now_us);
         if (!node->up && node->state == SLOT_MEMBER)
             sim_node_start(node);
     }
@@ -220,6 +222,12 @@ static void make_plan(struct sim *sim)
     plan->session_ttl_us = sim_chance(&rng, 500) ? 2500000 : 10000000;
     plan->log_kept_bytes = plan->short_log ? UINT64_C(1024) << keel_rng_below(&rng, 4) : 1 << 20;
     plan->tail_entries = plan->short_log ? 4 + keel_rng_below(&rng, 60) : KEEL_TAIL_ENTRIES;
+    if (sim_chance(&rng, 500)) {
+        plan->history_ms = 1 + keel_rng_below(&rng, 3000);
+        plan->history_revisions = 1 + keel_rng_below(&rng, 40);
+    }
+    if (sim_chance(&rng, 100))
+        plan->quota_bytes = 2500 + keel_rng_below(&rng, 6000);
     KEEL_ASSERT(plan->slots <= SIM_SLOTS_MAX);
 }
 

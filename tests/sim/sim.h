@@ -55,6 +55,8 @@ struct sim_shape {
     uint64_t think_max_us;   /* between two operations of a client */
     unsigned operated;       /* of the seeds: with an operator */
     uint64_t operator_every_us;
+    unsigned transfers; /* of what the operator does */
+    unsigned leases;    /* of the operations */
     unsigned short_log; /* of the seeds: little of the log is kept, so that snapshots are needed */
     unsigned rough;     /* of the seeds: clogging, stalling disks, long pauses */
     bool lease_reads, codec; /* codec: every message goes through its wire form */
@@ -66,6 +68,7 @@ struct sim_plan {
     unsigned nodes, slots;
     bool operated, short_log, rough;
     uint64_t request_timeout_us, session_ttl_us, log_kept_bytes, tail_entries;
+    uint64_t history_ms, history_revisions, quota_bytes; /* 0: the default */
 };
 
 struct sim;
@@ -145,6 +148,10 @@ struct sim_node {
     size_t config_count, config_capacity;
     uint64_t counted_by; /* index of the latest one when its commit index was looked at last */
     uint64_t led_term;   /* at the last look; 0: it did not lead */
+    struct raft_hard_state hard;        /* on its disk */
+    uint64_t voted_term, voted_for;     /* the latest vote that left */
+    uint64_t answered_us;               /* a heartbeat last, or its start; on its clock */
+    uint64_t last_context, old_context; /* of reads: the latest, and that of its last life */
     uint64_t seen_revision;
     bool reloading;
     struct sim_mirror mirror[SIM_NAMES];
@@ -169,6 +176,7 @@ enum sim_event_kind {
     /* not of a running process: */
     EVENT_CONNECT,
     EVENT_START,
+    EVENT_CRASH,
     EVENT_RETIRE,
     EVENT_FAULT,
     EVENT_CLIENT,
@@ -183,7 +191,7 @@ struct sim_event {
     unsigned node; /* or client */
     unsigned from;
     uint64_t epoch, link_epoch;
-    uint64_t from_id, from_epoch; /* of a stray message */
+    uint64_t from_id; /* of a stray message, which belongs to no connection */
     struct keel_message *msg;
     struct keel_buf *buf;
     uint64_t first; /* or peer's id, making, start of a stop */
@@ -195,6 +203,7 @@ struct sim_event {
 /* A link between two nodes, one way. */
 struct sim_link {
     bool cut, connected;
+    bool untold; /* closed, and the receiving side has not noticed: what was sent still arrives */
     bool connecting; /* an attempt is under way (of the pair: at [smaller][larger]) */
     uint64_t epoch;
     uint64_t last_delivery_us, clogged_until_us;
@@ -240,7 +249,7 @@ struct sim {
     struct sim_operator *operator;
     unsigned ops_started, ops_done, ops_ok;
     unsigned changes_done, transfers_done, wipes, snapshots_installed;
-    unsigned last_leader; /* slot */
+    unsigned last_leader, former_leader; /* slots */
     uint64_t next_value;
 
     /* Checkers: what the cluster as a whole has shown. */
@@ -291,12 +300,15 @@ void sim_node_create(struct sim_node *node, bool bootstrap);
 /* Its data directory is gone for good. */
 void sim_node_destroy(struct sim_node *node);
 void sim_node_start(struct sim_node *node);
-void sim_node_crash(struct sim_node *node);
+/* power: of the whole machine; else only the process is gone. */
+void sim_node_crash(struct sim_node *node, bool power);
 /* Hands leadership over first, then stops, and starts again after a while. */
 void sim_node_stop_event(struct sim_node *node, const struct sim_event *event);
 /* After anything was put into a node: pump, check, set its timer. */
 void sim_node_settle(struct sim_node *node);
 void sim_node_timer(struct sim_node *node, uint64_t at);
+/* Until then it may be out of touch with the others. */
+void sim_node_trouble(struct sim_node *node, uint64_t until_us);
 uint64_t sim_node_clock(const struct sim_node *node);
 void sim_node_name(unsigned slot, char ret_name[SIM_NAME_SIZE]);
 void sim_node_address(unsigned slot, char ret_address[SIM_NAME_SIZE]);
@@ -335,7 +347,8 @@ void network_connect_event(struct sim *sim, struct sim_event *event);
 void network_prune_event(struct sim_node *node);
 void network_members_changed(struct sim_node *node);
 void network_node_up(struct sim *sim, unsigned slot);
-void network_node_down(struct sim *sim, unsigned slot);
+/* power: nobody closes its connections. */
+void network_node_down(struct sim *sim, unsigned slot, bool power);
 /* Whether a node knows another one's data directory as a member. */
 bool network_knows(const struct sim_node *node, const struct sim_node *other);
 
@@ -343,6 +356,9 @@ bool network_knows(const struct sim_node *node, const struct sim_node *other);
 
 void faults_start(struct sim *sim);
 void faults_event(struct sim *sim);
+/* A message leaves: its sender may not live much longer. */
+void faults_after(struct sim_node *node, const struct raft_message *msg);
+void faults_crash(struct sim_node *node, bool power, uint64_t within_us);
 /* May this node's disk be lost now? (The others can do without it, whatever they know.) */
 bool faults_may_wipe(const struct sim_node *node);
 
