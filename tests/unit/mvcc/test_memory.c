@@ -133,6 +133,48 @@ static void a_hundred_thousand_keys_stay_within_their_budget(void **state)
     kv->ops->close(kv);
 }
 
+static void write_and_move(struct mvcc *m, size_t times)
+{
+    for (size_t i = 0; i < times; i++) {
+        struct mvcc_record record;
+
+        help_write(m, "temp", "text");
+        struct mvcc_key *temp = help_key(m, "temp");
+
+        assert_int_equal(mvcc_get(m, temp, 0, &record), 0);
+        struct mvcc_txn *txn = help_begin(m);
+
+        mvcc_put(txn, mvcc_root(m), keel_slice_str("file"), &record, NULL);
+        mvcc_delete(txn, temp, 0, 0, true);
+        mvcc_commit(txn);
+    }
+}
+
+static void a_history_that_is_gone_costs_nothing(void **state)
+{
+    struct kv *kv = kv_mem_new();
+    struct mvcc *m = help_open(kv);
+
+    (void)state;
+    write_and_move(m, 10);
+    help_compact_all(m, mvcc_revision(m));
+    help_checkpoint(m, kv);
+    mvcc_read_end(m);
+    size_t before = in_use;
+
+    write_and_move(m, 20000);
+    mvcc_read_end(m);
+    size_t full = in_use;
+
+    help_compact_all(m, mvcc_revision(m) - 20); /* not quite all: what is left must not hold it */
+    help_checkpoint(m, kv);
+    mvcc_read_end(m);
+    print_message("# %zu bytes of history, then %zu\n", full - before, in_use - before);
+    assert_true(in_use < before + (16 << 10));
+    mvcc_close(m);
+    kv->ops->close(kv);
+}
+
 static void nothing_is_left_after_closing(void **state)
 {
     size_t before = in_use;
@@ -153,6 +195,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hundred_thousand_keys_stay_within_their_budget),
+        cmocka_unit_test(a_history_that_is_gone_costs_nothing),
         cmocka_unit_test(nothing_is_left_after_closing),
     };
 
