@@ -82,7 +82,9 @@ static void on_forward(struct replica *r, uint64_t from, struct keel_message *ms
 
     if (now > msg->deadline_us && !MUTANT(LATE_FORWARD))
         return; /* its caller has given up; a no-op will follow */
-    if (replica_is_leader(r) && mvcc_pending_bytes(r->mvcc) < r->options.pending_limit_bytes &&
+    /* Another term: the deadline may be on the clock of an earlier life of this machine. */
+    if (replica_is_leader(r) && msg->term == raft_term(r->raft) &&
+        mvcc_pending_bytes(r->mvcc) < r->options.pending_limit_bytes &&
         raft_propose(r->raft, now, keel_buf_ref(msg->data), &index) == 0)
         return;
     struct keel_message *refusal = keel_message_new(MESSAGE_FORWARD_REFUSED);

@@ -201,6 +201,7 @@ static int send_command(struct replica *r, uint64_t now, struct keel_buf *data, 
     msg->session = number != 0 ? r->session : 0;
     msg->number = number;
     msg->deadline_us = raft_leader_clock(r->raft, now) + remaining_us;
+    msg->term = raft_term(r->raft);
     msg->data = keel_buf_ref(data);
     r->env->ops->send(r->env, leader, msg);
     return 0;

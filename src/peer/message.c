@@ -290,6 +290,7 @@ static void put_forward(struct writer *w, const struct keel_message *msg)
     put_u64(w, msg->session);
     put_u64(w, msg->number);
     put_u64(w, msg->deadline_us);
+    put_u64(w, msg->term);
     put_slice(w, keel_buf_slice(msg->data));
 }
 
@@ -529,6 +530,7 @@ static void take_forward(struct keel_cursor *c, struct keel_message *msg)
     msg->session = cursor_le64(c);
     msg->number = cursor_le64(c);
     msg->deadline_us = cursor_le64(c);
+    msg->term = cursor_le64(c);
     if (c->rest.len > KEEL_ENTRY_SIZE_MAX)
         c->bad = true;
     struct keel_slice data = cursor_slice(c, c->rest.len);

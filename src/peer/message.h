@@ -55,7 +55,8 @@ struct keel_message {
     struct raft_message *raft; /* MESSAGE_RAFT: owned */
     uint64_t number;           /* FORWARD, FORWARD_REFUSED: the command's number in its session */
     uint64_t session;          /* FORWARD, FORWARD_REFUSED */
-    uint64_t deadline_us;      /* FORWARD: on the leader's clock */
+    uint64_t deadline_us;      /* FORWARD: on the leader's clock … */
+    uint64_t term;             /* … of this term: a later life of it may have another clock */
     struct keel_buf *data; /* FORWARD: the command; SNAPSHOT: the piece, or NULL; HELLO, REFUSAL,
                               JOIN, WELCOME: packed protobuf; owned */
     uint64_t sent_us;      /* RENEW: sender's clock; RENEWED echoes it */

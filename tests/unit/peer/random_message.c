@@ -189,6 +189,7 @@ struct keel_message *random_message(struct keel_rng *rng, size_t kind, size_t si
     switch (msg->type) {
     case MESSAGE_FORWARD:
         msg->deadline_us = random_u64(rng);
+        msg->term = random_u64(rng);
         msg->data = random_buf(rng, size_max);
         msg->session = random_u64(rng);
         msg->number = random_u64(rng);
@@ -295,7 +296,7 @@ bool messages_equal(const struct keel_message *a, const struct keel_message *b)
         a->index != b->index || a->to != b->to)
         return false;
     return a->number == b->number && a->session == b->session && a->deadline_us == b->deadline_us &&
-           a->sent_us == b->sent_us && a->lease_count == b->lease_count &&
+           a->term == b->term && a->sent_us == b->sent_us && a->lease_count == b->lease_count &&
            (a->lease_count == 0 ||
             memcmp(a->leases, b->leases, a->lease_count * sizeof *a->leases) == 0) &&
            (a->data == NULL) == (b->data == NULL) &&
