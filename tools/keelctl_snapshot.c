@@ -295,8 +295,8 @@ static int saving_end(struct saving *s, int err)
         unlink(s->temporary.data);
         trouble(s->file, s->why);
     } else {
-        printf("%s: revision %" PRIu64 ", %" PRIu64 " bytes\n", s->file, s->info.revision,
-               s->info.bytes);
+        printf("%s: revision %" PRIu64 ", as of entry %" PRIu64 ", %" PRIu64 " bytes\n", s->file,
+               s->info.revision, s->info.index, s->info.bytes);
     }
     close(s->fd);
     snapshot_reader_free(s->reader);
