@@ -27,6 +27,7 @@ static void set_term(struct raft *r, uint64_t term, uint64_t vote)
     KEEL_ASSERT(term > r->hard.term);
     r->hard.term = term;
     r->hard.vote = vote;
+    r->leader_clock_us = 0; /* the same node may lead again, after its machine's clock began anew */
     raft_drop_gated(r);
 }
 
