@@ -5,6 +5,9 @@
 #include "check.h"
 #include "checks.h"
 
+/* By then nobody takes it for a leader any more, and waits for nothing that was sent to it. */
+enum { REBOOT_US = 4500000 };
+
 static struct sim_node *any_node(struct sim *sim)
 {
     return &sim->nodes[keel_rng_below(&sim->fault_rng, sim->plan.slots)];
@@ -25,8 +28,12 @@ void faults_crash(struct sim_node *node, bool power, uint64_t within_us)
 
     if (!node->up || (count_up(sim) == 1 && !sim_chance(&sim->fault_rng, 300)))
         return;
-    sim_node_crash(node, power || sim_chance(&sim->fault_rng, 400));
-    sim_event_at(sim, sim->now_us + keel_rng_below(&sim->fault_rng, within_us) + 1000, EVENT_START,
+    power |= sim_chance(&sim->fault_rng, 400);
+    node->reboots = power && sim_chance(&sim->fault_rng, 200);
+    sim_node_crash(node, power);
+    uint64_t least = node->reboots ? REBOOT_US : 1000;
+
+    sim_event_at(sim, sim->now_us + least + keel_rng_below(&sim->fault_rng, within_us), EVENT_START,
                  node->slot)
         ->first = node->id;
 }

@@ -154,6 +154,10 @@ void network_deliver(struct sim *sim, struct sim_event *event)
     if (!may_arrive(sim, event))
         return;
     event->msg = NULL;
+    if (sim->trace_messages && msg->type == MESSAGE_FORWARD)
+        sim_trace(sim, "  n%u < n%u forward %" PRIu64 "/%" PRIu64 ", %" PRId64 " us left",
+                  event->node, event->from, msg->session, msg->number,
+                  (int64_t)(msg->deadline_us - sim_node_clock(node)));
     replica_on_alive(node->replica, sim->nodes[event->from].id);
     replica_on_message(node->replica, sim->nodes[event->from].id, msg);
     sim_node_settle(node);

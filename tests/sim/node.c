@@ -38,6 +38,7 @@ static void set_clock(struct sim_node *node)
 {
     struct keel_rng *rng = &node->sim->clock_rng;
 
+    node->read_us = 0;
     node->clock_offset_us = 1000000 + keel_rng_below(rng, 1ull << 40);
     node->drift_ppm = (int64_t)keel_rng_below(rng, 9000) - 4500;
     node->wall_skew_ns = (int64_t)keel_rng_below(rng, 2000000000) - 1000000000;
@@ -56,9 +57,16 @@ static struct sim_node *node_of(struct keel_env *env)
     return KEEL_CONTAINER_OF(env, struct sim_node, env);
 }
 
+/* Asked for many times at each event. */
 static uint64_t env_now_us(struct keel_env *env)
 {
-    return sim_node_clock(node_of(env));
+    struct sim_node *node = node_of(env);
+
+    if (node->read_at_us != node->sim->now_us || node->read_us == 0) {
+        node->read_at_us = node->sim->now_us;
+        node->read_us = sim_node_clock(node);
+    }
+    return node->read_us;
 }
 
 static int64_t env_wall_ns(struct keel_env *env)
@@ -171,6 +179,7 @@ void sim_node_create(struct sim_node *node, bool bootstrap)
     node->state = bootstrap ? SLOT_MEMBER : SLOT_RESERVED;
     node->bootstrap = bootstrap;
     node->welcome_count = 0;
+    node->reboots = true;
     new_disk(node);
 }
 
@@ -313,7 +322,9 @@ void sim_node_start(struct sim_node *node)
     node->store_free_us = 0;
     node->session = 0;
     node->trouble_us = sim->now_us;
-    set_clock(node);
+    if (node->reboots)
+        set_clock(node);
+    node->reboots = false;
     if (!open_state(node, &recovery))
         return;
     check_started(node, &recovery);

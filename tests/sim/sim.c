@@ -177,6 +177,7 @@ static void calm_down(struct sim *sim)
         struct sim_node *node = &sim->nodes[i];
 
         sim_node_trouble(node, sim->now_us);
+        node->reboots = false; /* it is back at once */
         if (!node->up && node->state == SLOT_MEMBER)
             sim_node_start(node);
     }

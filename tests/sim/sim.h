@@ -106,12 +106,14 @@ struct sim_node {
     uint64_t id, incarnation;
     bool up;
     bool bootstrap; /* its log is yet to be begun with the first entry */
+    bool reboots;   /* its machine's clock begins anew with the next start */
     bool stopping;  /* cleanly */
     uint64_t paused_until_us;
     uint64_t last_turn_us; /* on its clock */
     uint64_t epoch;        /* of its process: events of an older one are void */
     uint64_t clock_offset_us;
     int64_t drift_ppm;
+    uint64_t read_at_us, read_us; /* its clock, as read last, and when */
     int64_t wall_skew_ns;
     uint64_t welcome[KEEL_MEMBERS_MAX]; /* members that it was told of when it joined */
     size_t welcome_count;
