@@ -125,6 +125,30 @@ static void assert_no_rubbish(void)
     assert_false(is_there("store/installed"));
 }
 
+static char *listing;
+static size_t listing_size;
+
+static int list_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    size_t len = strlen(listing);
+
+    (void)flag;
+    (void)ftw;
+    snprintf(listing + len, listing_size - len, "%s %lld %lld.%09ld\n", path,
+             (long long)st->st_size, (long long)st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
+    return 0;
+}
+
+/* The names, sizes and times of all that is in the working directory. */
+static void list_dir(char *ret_text, size_t size)
+{
+    listing = ret_text;
+    listing_size = size;
+    listing[0] = '\0';
+    assert_int_equal(nftw(".", list_one, 8, FTW_PHYS), 0);
+    assert_true(strlen(listing) + 1 < size);
+}
+
 /* What the store in that directory says, as a start finds it. */
 static void assert_store(const char *dir, const char *text, uint64_t index)
 {
@@ -332,6 +356,57 @@ static void a_process_killed_at_any_step_leaves_one_store_or_the_other(void **st
     assert_int_equal(at, step_count);
 }
 
+/* Which store a start would take, and where that is; nothing is changed. */
+static void assert_look(uint64_t install_index, uint64_t store_index)
+{
+    uint64_t index = 1, term = 1;
+    const char *store;
+    struct kv *kv;
+    char why[512] = "", before[4096], after[4096];
+
+    list_dir(before, sizeof before);
+    must(store_install_peek(&store, &index, &term, why, sizeof why), why);
+    assert_int_equal(index, install_index);
+    assert_int_equal(term, install_index != 0 ? 1 : 0);
+    must(kv_lmdb_open_read_only(store, &kv, why, sizeof why), why);
+    struct mvcc *m = help_open(kv);
+
+    assert_int_equal(mvcc_applied_index(m), store_index);
+    mvcc_close(m);
+    kv->ops->close(kv);
+    list_dir(after, sizeof after);
+    assert_string_equal(before, after);
+}
+
+static void at_any_step_a_look_finds_what_a_start_would(void **state)
+{
+    struct place *p = *state;
+    size_t at = 0;
+
+    learn_steps();
+    size_t begins = step_named("manifest named"), ends = step_named("manifest removed");
+
+    for (; killed_at(install, at); at++) {
+        assert_look(at >= begins && at < ends ? p->info.index : 0,
+                    at >= begins ? p->info.index : 3);
+        recover_and_finish();
+        assert_look(0, at >= begins ? p->info.index : 3);
+        start_again();
+    }
+    assert_int_equal(at, step_count);
+}
+
+static void a_look_at_no_store_makes_none(void **state)
+{
+    struct kv *kv;
+    char why[512] = "";
+
+    (void)state;
+    assert_int_equal(kv_lmdb_open_read_only("nothing", &kv, why, sizeof why), KEEL_E_IO);
+    assert_non_null(strstr(why, "nothing"));
+    assert_false(is_there("nothing"));
+}
+
 static void a_recovery_may_be_killed_too(void **state)
 {
     struct place *p = *state;
@@ -533,6 +608,8 @@ int main(void)
         TEST(whoever_has_the_old_store_open_goes_on_with_it),
         TEST(files_and_directories_are_for_the_owner_alone),
         TEST(a_process_killed_at_any_step_leaves_one_store_or_the_other),
+        TEST(at_any_step_a_look_finds_what_a_start_would),
+        TEST(a_look_at_no_store_makes_none),
         TEST(a_recovery_may_be_killed_too),
         TEST(what_the_new_store_has_got_since_is_kept),
         TEST(another_snapshot_can_be_installed_later),
