@@ -484,9 +484,9 @@ static int run_log(const struct ctl *ctl, char **operands)
 static const struct ctl_command commands[] = {
     { "status", "", "the node that serves this mount, as name: value lines", 0, 0, run_status },
     { "members", " [CHANGE]", "the members of the cluster, one line each", 0, 64, run_members },
-    { "snapshot", " VERB FILE", "saves, looks at or restores a backup", 2, 2, run_snapshot },
     { "transfer", " [NAME]", "hands leadership to a voter, or to any", 0, 1, run_transfer },
     { "log", " PATH", "the kept revisions of a key, newest first", 1, 1, run_log },
+    { "snapshot", " VERB FILE", "saves, looks at or restores a backup", 2, 2, run_snapshot },
     { NULL, NULL, NULL, 0, 0, NULL },
 };
 
