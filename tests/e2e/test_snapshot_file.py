@@ -2,8 +2,10 @@
 
 import json
 import os
+import pty
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -172,6 +174,50 @@ def test_a_directory_that_is_no_mount_is_not_saved(tmp_path):
     answer = keelctl("--mount", tmp_path, "snapshot", "save", tmp_path / "file", code=1)
     assert "not the mount point of a running keelfs node" in answer.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """A directory that has what a mount has for save, with a content of our own."""
+
+    def make(content):
+        (tmp_path / "mnt" / "@keel").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mnt" / "@keel" / "snapshot").write_bytes(content)
+        return tmp_path / "mnt"
+
+    return make
+
+
+def test_what_a_node_gives_is_checked_before_it_gets_its_name(backup, stand_in, tmp_path):
+    good = backup[0].read_bytes()
+    out = tmp_path / "file"
+    out.write_text("the one of yesterday")
+    for bad in [good[:-1], good[:200], b"", good[:300] + bytes([good[300] ^ 1]) + good[301:], good + b"x"]:
+        assert "the snapshot is damaged" in keelctl("--mount", stand_in(bad), "snapshot", "save", out, code=1).stderr
+        assert out.read_text() == "the one of yesterday" and not os.path.exists(f"{out}.tmp")
+    said = keelctl("--mount", stand_in(good), "snapshot", "save", out).stdout
+    assert f"revision {backup[1]['revision']}, as of entry {backup[1]['applied_index']}, {len(good)} bytes" in said
+    assert out.read_bytes() == good and os.stat(out).st_mode & 0o777 == 0o600
+
+
+def test_a_terminal_sees_how_far_it_is_and_nobody_else(backup, stand_in, tmp_path):
+    mount = stand_in(backup[0].read_bytes())
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([KEELCTL, "--mount", mount, "snapshot", "save", tmp_path / "file"],
+                               stdout=subprocess.DEVNULL, stderr=theirs)
+    assert process.wait(20) == 0
+    os.close(theirs)
+    seen = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert re.search(r"\[#{40}\] 100%", seen)
+    assert keelctl("--mount", mount, "snapshot", "save", tmp_path / "file").stderr == ""
+
+
+def test_a_place_that_cannot_be_written_is_told(backup, stand_in, tmp_path):
+    mount = stand_in(backup[0].read_bytes())
+    answer = keelctl("--mount", mount, "snapshot", "save", tmp_path / "no" / "file", code=1)
+    assert "no/file.tmp: No such file or directory" in answer.stderr
+    assert not os.path.exists(tmp_path / "no")
 
 
 # ---- restore ----
