@@ -81,9 +81,9 @@ static bool admit(struct raft *r, uint64_t from, uint64_t context)
     if (r->pending_count >= KEEL_REQUESTS_MAX)
         return false;
     keep(r, from, context,
-         MUTANT(READ_IN_OLD_ROUND) && r->round_sent > 0         ? r->round_sent
-         : raft_term_committed(r) || MUTANT(READ_BEFORE_COMMIT) ? r->round_sent + 1
-                                                                : 0);
+         MUTANT(READ_IN_OLD_ROUND) && r->round_confirmed < r->round_sent ? r->round_sent
+         : raft_term_committed(r) || MUTANT(READ_BEFORE_COMMIT)          ? r->round_sent + 1
+                                                                         : 0);
     return true;
 }
 

@@ -254,6 +254,14 @@ static void begin_create(struct sim_client *client, char *name, bool exclusive, 
         propose_create(client, name, ino, exclusive, ttl_ms);
 }
 
+/* Short ones leave the least to clocks and delays. */
+static uint64_t lease_ttl_ms(struct sim *sim)
+{
+    uint64_t more = sim_chance(&sim->client_rng, 500) ? 50 : 2000;
+
+    return 1000 + keel_rng_below(&sim->client_rng, more);
+}
+
 static void begin(struct sim_client *client)
 {
     struct sim *sim = client->sim;
@@ -281,7 +289,7 @@ static void begin(struct sim_client *client)
         break;
     case OP_LEASE:
         snprintf(name, sizeof name, "lease%u", client->slot);
-        begin_create(client, name, true, 1000 + keel_rng_below(&sim->client_rng, 2000));
+        begin_create(client, name, true, lease_ttl_ms(sim));
         break;
     case OP_READ:
     case OP_KINDS:

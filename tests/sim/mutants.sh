@@ -7,7 +7,7 @@
 set -euo pipefail
 
 # Seeds tried of each shape.
-declare -A budget=([sprint]=20000 [storm]=3000 [rounds]=5000 [members]=1500 [handover]=8000
+declare -A budget=([sprint]=20000 [storm]=3000 [rounds]=12000 [members]=1500 [handover]=8000
     [leases]=5000)
 seconds=${MUTANT_SECONDS:-100} # for one shape
 
