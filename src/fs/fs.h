@@ -33,6 +33,10 @@ struct fs_node_info {
     bool (*peer_connected)(void *arg, uint64_t peer);
     /* Could this be a member's name, and HOST:PORT? */
     bool (*member_ok)(void *arg, const char *name, const char *address);
+    /* Begins to give the store's free space back to the file system, unless that is under way
+     * already. KEEL_E_BUSY: not while a snapshot is being installed; KEEL_E_DISKFULL: a second store
+     * would not fit. */
+    int (*defrag)(void *arg);
 };
 
 /* Mounts and starts serving on the loop. On an error ret_why says what failed and what to do.
