@@ -12,6 +12,7 @@
 #include "keel_limits.h"
 #include "log.h"
 #include "node.h"
+#include "units.h"
 
 #define KEELFS_VERSION "0.1.0"
 
@@ -41,6 +42,9 @@ static const char usage_text[] =
     "  --no-lease-reads          ask a majority for each read\n"
     "  --quota BYTES             store quota, first value of the setting (2147483648)\n"
     "  --file-size BYTES         largest file, first value of the setting (1044480)\n"
+    "  --history TIME            how long history is kept at least: 90s, 20m, 2h, 7d; first\n"
+    "                            value of the setting (1h)\n"
+    "  --history-revisions N     and at least so many revisions (10000)\n"
     "  --log-kept BYTES          kept of the log, for members that lag\n"
     "                            (268435456; less for small disks and tests)\n"
     "\n"
@@ -76,6 +80,8 @@ enum option_id {
     OPT_NO_LEASE_READS,
     OPT_QUOTA,
     OPT_FILE_SIZE,
+    OPT_HISTORY,
+    OPT_HISTORY_REVISIONS,
     OPT_LOG_KEPT,
     OPT_LOG_LEVEL,
     OPT_MOUNT_OPTIONS,
@@ -102,6 +108,8 @@ static const struct option long_options[] = {
     { "no-lease-reads", no_argument, NULL, OPT_NO_LEASE_READS },
     { "quota", required_argument, NULL, OPT_QUOTA },
     { "file-size", required_argument, NULL, OPT_FILE_SIZE },
+    { "history", required_argument, NULL, OPT_HISTORY },
+    { "history-revisions", required_argument, NULL, OPT_HISTORY_REVISIONS },
     { "log-kept", required_argument, NULL, OPT_LOG_KEPT },
     { "log-level", required_argument, NULL, OPT_LOG_LEVEL },
     { "mount-options", required_argument, NULL, OPT_MOUNT_OPTIONS },
@@ -128,6 +136,16 @@ static bool parse_number(const char *name, const char *text, uint64_t min, uint6
     }
     *ret = value;
     return true;
+}
+
+/* A whole number of milliseconds, seconds, minutes, hours or days. */
+static bool parse_time(const char *name, const char *text, uint64_t *ret_ms)
+{
+    if (keel_units_time(text, ret_ms) && *ret_ms > 0)
+        return true;
+    fprintf(stderr, "keelfs: --%s: '%s' is not a time, as in 500ms, 90s, 20m, 2h or 7d\n", name,
+            text);
+    return false;
 }
 
 static bool parse_level(const char *text, enum keel_log_level *ret)
@@ -235,6 +253,10 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
         return parse_number(name, text, 1 << 20, 1ull << 40, &o->quota_bytes);
     case OPT_FILE_SIZE:
         return parse_number(name, text, 4096, KEEL_FILE_SIZE_MAX, &o->file_size_bytes);
+    case OPT_HISTORY:
+        return parse_time(name, text, &o->history_ms);
+    case OPT_HISTORY_REVISIONS:
+        return parse_number(name, text, 1, 1ull << 53, &o->history_revisions);
     case OPT_LOG_KEPT:
         return parse_number(name, text, 1 << 20, 1ull << 40, &o->log_kept_bytes);
     case OPT_LOG_LEVEL:

@@ -22,6 +22,7 @@ enum {
     TRANSFER_MS = 1000,  /* at most, for handing leadership over before a stop */
     PAUSED_US = 3333333, /* a third of a session's ttl: longer without a turn is a pause */
     STOP_POLL_MS = 10,
+    MAP_BY_QUOTA = 4, /* address space of the store for each byte of the quota */
 };
 
 static const uint64_t MAP_BYTES_MIN = 16ull << 30;
@@ -107,7 +108,7 @@ static int open_store(struct node *node, struct snapshot_info *ret_installed)
 {
     char why[1024];
 
-    node->map_bytes = node->options->quota_bytes * 4;
+    node->map_bytes = node->options->quota_bytes * MAP_BY_QUOTA;
     if (node->map_bytes < MAP_BYTES_MIN)
         node->map_bytes = MAP_BYTES_MIN;
     int err = read_store(node, ret_installed, why, sizeof why);
@@ -209,6 +210,8 @@ static void make_replica(struct node *node, struct wal_recovery *recovery)
         .lease_reads = !o->no_lease_reads,
         .first_file_size_bytes = o->file_size_bytes,
         .first_quota_bytes = o->quota_bytes,
+        .first_history_ms = o->history_ms,
+        .first_history_revisions = o->history_revisions,
     };
 
     raft_options_init(&options.raft);
@@ -368,6 +371,7 @@ static void info_status(void *arg, struct keel_text *text)
 
     node->kv->ops->sizes(node->kv, &file, &used);
     keel_text_printf(text, "db_size: %" PRIu64 "\ndb_used: %" PRIu64 "\n", file, used);
+    node_defrag_status(node, text);
 }
 
 static bool info_connected(void *arg, uint64_t peer)
@@ -381,6 +385,11 @@ static bool info_member_ok(void *arg, const char *name, const char *address)
 {
     (void)arg;
     return node_name_ok(name) && node_address_ok(address);
+}
+
+static int info_defrag(void *arg)
+{
+    return node_defrag(arg);
 }
 
 static void on_fs_gone(void *arg)
@@ -405,12 +414,14 @@ static int open_mount(struct node *node)
         .list_xattr = node->options->list_xattr,
         .poke = !node->options->no_poke,
         .request_timeout_us = node->options->request_timeout_ms * 1000,
+        .quota_max = node->map_bytes / MAP_BY_QUOTA,
     };
     const struct fs_node_info info = {
         .arg = node,
         .status = info_status,
         .peer_connected = info_connected,
         .member_ok = info_member_ok,
+        .defrag = info_defrag,
     };
     char why[512];
     int err = fs_mount(&node->loop, node->replica, &options, &info, &node->fs, why, sizeof why);

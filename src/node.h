@@ -16,6 +16,7 @@ struct node_options {
     bool bootstrap, read_local, list_xattr, insecure_peers, no_lease_reads, no_poke;
     uint64_t request_timeout_ms, heartbeat_ms, election_timeout_ms, lease_ms;
     uint64_t quota_bytes, file_size_bytes;
+    uint64_t history_ms, history_revisions;
     uint64_t log_kept_bytes; /* 0: KEEL_LOG_KEPT_BYTES */
 };
 

@@ -132,6 +132,11 @@ int replica_lease_remaining(struct replica *r, uint64_t lease, uint64_t *ret_ms)
  * KEEL_E_STALE: the point is there already, or further. What that frees goes in the background. */
 void replica_compact(struct replica *r, struct replica_call *call, uint64_t revision);
 
+/* Changes the replicated settings: those that are 0 in `changes` stay. The caller has checked the
+ * ranges. */
+void replica_change_settings(struct replica *r, struct replica_call *call,
+                             const struct apply_settings *changes);
+
 /* Changes the members, all at once (a joint configuration), wherever the leader is. The changes are
  * copied. done: 0 once the new configuration is committed and in force; KEEL_E_EXISTS (a name or an
  * address is a member's already), KEEL_E_NOTFOUND (no such member), KEEL_E_BUSY (another change is

@@ -116,3 +116,19 @@ void replica_compact(struct replica *r, struct replica_call *call, uint64_t revi
     head.compact = &compact;
     replica_propose(r, call, &head, keel_slice_of(NULL, 0));
 }
+
+void replica_change_settings(struct replica *r, struct replica_call *call,
+                             const struct apply_settings *changes)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Settings settings = KEEL__SETTINGS__INIT;
+
+    settings.file_size_bytes = changes->file_size_bytes;
+    settings.quota_bytes = changes->quota_bytes;
+    settings.txn_ops = changes->txn_ops;
+    settings.history_ms = changes->history_ms;
+    settings.history_revisions = changes->history_revisions;
+    head.op_case = KEEL__COMMAND__OP_SETTINGS;
+    head.settings = &settings;
+    replica_propose(r, call, &head, keel_slice_of(NULL, 0));
+}

@@ -1,7 +1,8 @@
 /* keelctl: asks a running node, through nothing but its mount: the files of /@keel and the views of
  * names. What a node may be asked, and how it answers, is decided there; this only finds the mount,
  * prints, and turns the lines into JSON. It never hangs: a watchdog thread ends it when the mount
- * does not answer. What changes the cluster is in keelctl_members.c, backups in keelctl_snapshot.c.
+ * does not answer. What changes the members is in keelctl_members.c, settings and history in
+ * keelctl_settings.c, backups in keelctl_snapshot.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -255,6 +256,53 @@ int ctl_read(const struct ctl *ctl, const char *name, struct keel_text *text)
     return err != 0 || text->len == 0 ? EXIT_TROUBLE : 0;
 }
 
+/* ---- writing: one write(2), whose errno says what came of it ---- */
+
+int ctl_write(const struct ctl *ctl, const char *name, const char *text)
+{
+    struct keel_text path = { 0 };
+    int err = 0;
+
+    ctl_watchdog_rearm();
+    keel_text_printf(&path, "%s/@keel/%s", ctl->mount, name);
+    int fd = open(path.data, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        err = errno == ENOENT ? ENOTDIR : errno;
+    else if (write(fd, text, strlen(text)) < 0)
+        err = errno;
+    if (fd >= 0)
+        close(fd);
+    keel_text_free(&path);
+    return err;
+}
+
+const char *ctl_reason(int err)
+{
+    switch (err) {
+    case ENOTDIR:
+        return "this is not the mount point of a running keelfs node";
+    case ENOTCONN:
+    case ECONNABORTED:
+        return "the node behind this mount has ended: start it again";
+    case EACCES:
+    case EPERM:
+        return "only root may do that";
+    case EIO:
+        return "this node cannot: has it been removed from the cluster? See keelctl status";
+    case EINTR:
+        return "interrupted; it may still take place";
+    default:
+        return NULL;
+    }
+}
+
+int ctl_refused(const char *what, int err, const char *reason)
+{
+    fprintf(stderr, "keelctl: %s: %s\n", what, reason != NULL ? reason : strerror(err));
+    return err == EBUSY || err == EAGAIN ? EXIT_AGAIN : EXIT_TROUBLE;
+}
+
 /* ---- JSON ---- */
 
 /* Fields that are text even when they look like a number. */
@@ -377,9 +425,14 @@ static int run_status(const struct ctl *ctl, char **operands)
 
     (void)operands;
     if (code == 0)
-        code = ctl->json ? print_json_take(json_of_status(text.data)) : ctl_print_text(&text);
+        code = ctl_print_values(ctl, &text);
     keel_text_free(&text);
     return code;
+}
+
+int ctl_print_values(const struct ctl *ctl, struct keel_text *text)
+{
+    return ctl->json ? print_json_take(json_of_status(text->data)) : ctl_print_text(text);
 }
 
 int ctl_print_lines(const struct ctl *ctl, struct keel_text *text)
@@ -485,6 +538,8 @@ static const struct ctl_command commands[] = {
     { "status", "", "the node that serves this mount, as name: value lines", 0, 0, run_status },
     { "members", " [CHANGE]", "the members of the cluster, one line each", 0, 64, run_members },
     { "transfer", " [NAME]", "hands leadership to a voter, or to any", 0, 1, run_transfer },
+    { "settings", " [CHANGE]", "the replicated settings, or changes to them", 0, 16, run_settings },
+    { "compact", " REV", "lets the history before a revision go", 1, 1, run_compact },
     { "log", " PATH", "the kept revisions of a key, newest first", 1, 1, run_log },
     { "snapshot", " VERB FILE", "saves, looks at or restores a backup", 2, 2, run_snapshot },
     { NULL, NULL, NULL, 0, 0, NULL },
@@ -514,6 +569,11 @@ static void print_help(void)
          "  promote NAME [--wait]         makes a learner that has caught up a voter\n"
          "  remove NAME                   for good: its data directory is of no use then\n"
          "  apply 'CHANGE' 'CHANGE'…      several at once; 'add NAME HOST:PORT voter' for --voter\n"
+         "\n"
+         "CHANGE of settings, by root only, several at once: NAME=VALUE, with NAME one of\n"
+         "  file_size, quota        a size: 4096, 512K, 512M, 4G\n"
+         "  history_ms              a time: 500ms, 90s, 20m, 2h, 7d\n"
+         "  history_revisions       a number; history is kept at least so long, and so many\n"
          "\n"
          "VERB of snapshot:\n"
          "  save [--data-dir DIR]   of the node behind the mount (root only), or of one that is\n"

@@ -41,12 +41,27 @@ int ctl_print_text(const struct keel_text *text);
 /* Flushes what was printed; an exit code. */
 int ctl_finish_output(void);
 int ctl_print_lines(const struct ctl *ctl, struct keel_text *text);
+/* "name: value" lines. */
+int ctl_print_values(const struct ctl *ctl, struct keel_text *text);
+
+/* One write to MOUNT/@keel/NAME. 0, or an errno: ENOTDIR when there is no such file, so that ENOENT
+ * is the node's answer. */
+int ctl_write(const struct ctl *ctl, const char *name, const char *text);
+/* What an errno of it means whatever was asked for; NULL: it depends on that. */
+const char *ctl_reason(int err);
+/* Prints that; an exit code. reason NULL: the errno's own. */
+int ctl_refused(const char *what, int err, const char *reason);
 
 /* ---- keelctl_members.c: changing the members, and who leads ---- */
 
 /* operands end with a NULL; an exit code. */
 int run_members(const struct ctl *ctl, char **operands);
 int run_transfer(const struct ctl *ctl, char **operands);
+
+/* ---- keelctl_settings.c: the replicated settings, and compaction ---- */
+
+int run_settings(const struct ctl *ctl, char **operands);
+int run_compact(const struct ctl *ctl, char **operands);
 
 /* ---- keelctl_snapshot.c: saving, looking at and restoring snapshots ---- */
 

@@ -1,7 +1,5 @@
-/* keelctl members and transfer: what is asked for is one write to a file of /@keel, and the errno
- * of that says what came of it. */
+/* keelctl members and transfer. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,48 +21,7 @@ static int wrong_usage(void)
     return EXIT_USAGE;
 }
 
-/* ---- one write ---- */
-
-/* 0, or an errno: ENOTDIR when there is no such file, so that ENOENT is the node's answer. */
-static int write_control(const struct ctl *ctl, const char *name, const char *text)
-{
-    struct keel_text path = { 0 };
-    int err = 0;
-
-    ctl_watchdog_rearm();
-    keel_text_printf(&path, "%s/@keel/%s", ctl->mount, name);
-    int fd = open(path.data, O_WRONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        err = errno == ENOENT ? ENOTDIR : errno;
-    else if (write(fd, text, strlen(text)) < 0)
-        err = errno;
-    if (fd >= 0)
-        close(fd);
-    keel_text_free(&path);
-    return err;
-}
-
-/* What went wrong whatever was asked for; NULL: something else. */
-static const char *general_reason(int err)
-{
-    switch (err) {
-    case ENOTDIR:
-        return "this is not the mount point of a running keelfs node";
-    case ENOTCONN:
-    case ECONNABORTED:
-        return "the node behind this mount has ended: start it again";
-    case EACCES:
-    case EPERM:
-        return "only root may do that";
-    case EIO:
-        return "this node cannot: has it been removed from the cluster? See keelctl status";
-    case EINTR:
-        return "interrupted; it may still take place: see keelctl members";
-    default:
-        return NULL;
-    }
-}
+/* ---- what went wrong ---- */
 
 static const char *change_reason(int err)
 {
@@ -83,7 +40,7 @@ static const char *change_reason(int err)
         return "no answer from a quorum in time; the change may still take place: see keelctl "
                "members";
     default:
-        return general_reason(err);
+        return ctl_reason(err);
     }
 }
 
@@ -99,14 +56,8 @@ static const char *transfer_reason(int err)
     case ETIMEDOUT:
         return "it has not come to lead in time: see keelctl status";
     default:
-        return general_reason(err);
+        return ctl_reason(err);
     }
-}
-
-static int refused(const char *what, int err, const char *reason)
-{
-    fprintf(stderr, "keelctl: %s: %s\n", what, reason != NULL ? reason : strerror(err));
-    return err == EBUSY || err == EAGAIN ? EXIT_AGAIN : EXIT_TROUBLE;
 }
 
 /* ---- promoting ---- */
@@ -166,7 +117,7 @@ static int promote(const struct ctl *ctl, const char *name)
     int err, code = 0;
 
     keel_text_printf(&change, "promote %s\n", name);
-    while ((err = write_control(ctl, "members", change.data)) == EAGAIN && ctl->wait) {
+    while ((err = ctl_write(ctl, "members", change.data)) == EAGAIN && ctl->wait) {
         show_progress(ctl, name, false);
         nanosleep(&pause, NULL);
     }
@@ -178,9 +129,9 @@ static int promote(const struct ctl *ctl, const char *name)
                 lag.len > 0 ? lag.data : "");
         code = EXIT_AGAIN;
     } else if (err == EEXIST) {
-        code = refused(name, err, "it is a voter already");
+        code = ctl_refused(name, err, "it is a voter already");
     } else if (err != 0) {
-        code = refused(name, err, change_reason(err));
+        code = ctl_refused(name, err, change_reason(err));
     }
     keel_text_free(&change);
     keel_text_free(&lag);
@@ -196,13 +147,13 @@ static bool is_word(const char *text)
 
 static int change(const struct ctl *ctl, const char *what, const char *text)
 {
-    int err = write_control(ctl, "members", text);
+    int err = ctl_write(ctl, "members", text);
 
     if (err == EAGAIN)
-        return refused(what, err,
-                       "a learner has not caught up yet, or too few of the voters are "
-                       "there to agree: try again");
-    return err != 0 ? refused(what, err, change_reason(err)) : 0;
+        return ctl_refused(what, err,
+                           "a learner has not caught up yet, or too few of the voters are "
+                           "there to agree: try again");
+    return err != 0 ? ctl_refused(what, err, change_reason(err)) : 0;
 }
 
 static int add(const struct ctl *ctl, char *const *operands)
@@ -278,8 +229,8 @@ int run_transfer(const struct ctl *ctl, char **operands)
     const char *name = operands[0] != NULL ? operands[0] : "";
 
     keel_text_printf(&text, "%s\n", name);
-    int err = write_control(ctl, "transfer", text.data);
+    int err = ctl_write(ctl, "transfer", text.data);
 
     keel_text_free(&text);
-    return err != 0 ? refused(*name != '\0' ? name : "transfer", err, transfer_reason(err)) : 0;
+    return err != 0 ? ctl_refused(*name != '\0' ? name : "transfer", err, transfer_reason(err)) : 0;
 }

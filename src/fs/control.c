@@ -1,6 +1,6 @@
-/* The files of /@keel: which there are, what status and members say, and the grammar of what is
- * written to members. Answered from local state without a barrier, so that they can be read when
- * there is no quorum. */
+/* The files of /@keel: which there are, what they say, and the grammar of what is written to
+ * members (settings: control_settings.c). Answered from local state without a barrier, so that they
+ * can be read when there is no quorum. */
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
@@ -14,7 +14,10 @@ enum { NS_PER_US = 1000, NS_PER_S = 1000000000 };
 const struct control_entry control_entries[] = {
     { "status", CONTROL_STATUS, 0444 },
     { "members", CONTROL_MEMBERS, 0444 },
+    { "alarms", CONTROL_ALARMS, 0400 },
+    { "settings", CONTROL_SETTINGS, 0600 },
     { "transfer", CONTROL_TRANSFER, 0200 },
+    { "compact", CONTROL_COMPACT, 0200 },
     { NULL, CONTROL_NONE, 0 },
 };
 
@@ -123,6 +126,7 @@ static void status_text(struct replica *r, const struct fs_options *options,
     raft_text(text, r, &status);
     store_text(text, replica_mvcc(r));
     quorum_text(text, r, &status);
+    keel_text_printf(text, "alarms: %s\n", apply_nospace(replica_apply(r)) ? "NOSPACE" : "none");
     keel_text_printf(text, "stale: %s\nsession: %" PRIu64 "\n", status.stale ? "yes" : "no",
                      status.session);
     keel_text_printf(text, "waiting_writes: %zu\nwaiting_reads: %zu\n", status.proposals,
@@ -203,6 +207,18 @@ static void members_text(struct replica *r, const struct fs_node_info *info, str
     }
 }
 
+static void alarms_text(struct replica *r, struct keel_text *text)
+{
+    const struct apply_settings *settings = apply_settings(replica_apply(r));
+
+    if (!apply_nospace(replica_apply(r)))
+        return;
+    keel_text_printf(text,
+                     "NOSPACE: %" PRIu64 " of %" PRIu64 " bytes of the quota are used: delete "
+                     "files, compact, or raise it (keelctl settings quota=SIZE)\n",
+                     mvcc_quota_used(replica_mvcc(r)), settings->quota_bytes);
+}
+
 void control_text(enum control_file file, struct replica *r, const struct fs_options *options,
                   const struct fs_node_info *info, struct keel_text *text)
 {
@@ -213,8 +229,15 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
     case CONTROL_MEMBERS:
         members_text(r, info, text);
         break;
+    case CONTROL_ALARMS:
+        alarms_text(r, text);
+        break;
+    case CONTROL_SETTINGS:
+        control_settings_text(apply_settings(replica_apply(r)), text);
+        break;
     case CONTROL_TRANSFER:
-        break; /* has nothing to say */
+    case CONTROL_COMPACT:
+        break; /* have nothing to say */
     case CONTROL_NONE:
     case CONTROL_ROOT:
         KEEL_ASSERT(false && "not a file");
@@ -225,7 +248,8 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
 
 bool control_is_writable(enum control_file file)
 {
-    return file == CONTROL_MEMBERS || file == CONTROL_TRANSFER;
+    return file == CONTROL_MEMBERS || file == CONTROL_SETTINGS || file == CONTROL_TRANSFER ||
+           file == CONTROL_COMPACT;
 }
 
 enum { CHANGE_WORDS = 4 };

@@ -22,6 +22,7 @@ struct fs_options {
     bool list_xattr; /* -o list_xattr */
     bool poke;       /* raise inotify events for remote changes (default true) */
     uint64_t request_timeout_us;
+    uint64_t quota_max; /* more than the store of this node can hold is not to be allowed */
 };
 
 /* What only the node knows, for the files of /@keel. */

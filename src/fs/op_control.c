@@ -71,6 +71,51 @@ static void write_transfer(struct fs_request *rq, char *text)
         request_transfer(rq, to != NULL ? to->id : 0, control_written);
 }
 
+static void write_settings(struct fs_request *rq, char *text)
+{
+    struct apply_settings changes;
+    int err = control_parse_settings(text, &rq->fs->options, &changes);
+
+    if (err != 0)
+        request_answer(rq, err);
+    else
+        request_change_settings(rq, &changes, control_written);
+}
+
+static void write_compact(struct fs_request *rq, char *text)
+{
+    uint64_t revision;
+    int err = control_parse_revision(text, &revision);
+
+    if (err != 0)
+        request_answer(rq, err);
+    else
+        request_compact(rq, revision, control_written);
+}
+
+static void write_text(struct fs_request *rq, enum control_file file, char *text)
+{
+    switch (file) {
+    case CONTROL_MEMBERS:
+        write_members(rq, text);
+        break;
+    case CONTROL_SETTINGS:
+        write_settings(rq, text);
+        break;
+    case CONTROL_TRANSFER:
+        write_transfer(rq, text);
+        break;
+    case CONTROL_COMPACT:
+        write_compact(rq, text);
+        break;
+    case CONTROL_NONE:
+    case CONTROL_ROOT:
+    case CONTROL_STATUS:
+    case CONTROL_ALARMS:
+        KEEL_ASSERT(false && "control_is_writable");
+    }
+}
+
 void control_write(fuse_req_t req, struct fs_node *node, struct keel_slice bytes)
 {
     if (!control_is_writable(node->view->file) || bytes.len > CONTROL_WRITE_MAX ||
@@ -85,9 +130,6 @@ void control_write(fuse_req_t req, struct fs_node *node, struct keel_slice bytes
     text[bytes.len] = '\0';
     rq->size = bytes.len;
     request_use(rq, node, true);
-    if (node->view->file == CONTROL_MEMBERS)
-        write_members(rq, text);
-    else
-        write_transfer(rq, text);
+    write_text(rq, node->view->file, text);
     free(text);
 }

@@ -272,6 +272,31 @@ void request_transfer(struct fs_request *rq, uint64_t to, fs_step step)
     wait(rq, step);
 }
 
+void request_change_settings(struct fs_request *rq, const struct apply_settings *changes,
+                             fs_step step)
+{
+    int err = may_wait(rq);
+
+    if (err != 0) {
+        step(rq, err, NULL);
+        return;
+    }
+    replica_change_settings(rq->fs->replica, &rq->call, changes);
+    wait(rq, step);
+}
+
+void request_compact(struct fs_request *rq, uint64_t revision, fs_step step)
+{
+    int err = may_wait(rq);
+
+    if (err != 0) {
+        step(rq, err, NULL);
+        return;
+    }
+    replica_compact(rq->fs->replica, &rq->call, revision);
+    wait(rq, step);
+}
+
 /* A no-op stands in the log for what was cancelled, and its result says so; here it is what was
  * asked for. */
 static void fenced(struct fs_request *rq, int err, const struct command_result *result)

@@ -48,8 +48,11 @@ enum control_file {
     CONTROL_NONE,
     CONTROL_ROOT,
     CONTROL_STATUS,
-    CONTROL_MEMBERS, /* root writes changes to it */
-    CONTROL_TRANSFER /* only to be written */
+    CONTROL_ALARMS,
+    CONTROL_MEMBERS,  /* root writes changes to it */
+    CONTROL_SETTINGS, /* the same */
+    CONTROL_TRANSFER, /* only to be written */
+    CONTROL_COMPACT,  /* the same */
 };
 
 struct control_entry {
@@ -71,5 +74,15 @@ bool control_is_writable(enum control_file file);
 int control_parse_changes(char *text, const struct fs_node_info *info,
                           struct keel_member_change ret_changes[KEEL_MEMBERS_MAX],
                           size_t *ret_count);
+
+/* ---- control_settings.c ---- */
+
+void control_settings_text(const struct apply_settings *settings, struct keel_text *text);
+/* What is written to /@keel/settings, lines or words "NAME=NUMBER": what is not named stays 0. The
+ * text is cut up. KEEL_E_INVALID: anything else, nothing, a name twice, or out of range. */
+int control_parse_settings(char *text, const struct fs_options *options,
+                           struct apply_settings *ret_changes);
+/* One decimal number and white space. KEEL_E_INVALID. */
+int control_parse_revision(char *text, uint64_t *ret_revision);
 
 #endif

@@ -4,10 +4,12 @@
 #include "arena.h"
 #include "buf.h"
 #include "bytes.h"
+#include "check.h"
 #include "err.h"
 #include "hash.h"
 #include "heap.h"
 #include "rng.h"
+#include "units.h"
 
 static void heap_gives_items_in_key_order_after_random_removals(void **state)
 {
@@ -112,6 +114,33 @@ static void text_grows_and_errors_have_an_errno(void **state)
     assert_string_equal(keel_strerror(KEEL_E_TIMEDOUT), "no quorum, timed out");
 }
 
+static void sizes_and_times_have_units(void **state)
+{
+    static const char *const bad_sizes[] = {
+        "", "M", "1m", "1.5G", "-1", "+1", " 1", "1 K", "1KB", "16777216T", "1000000000000000000000"
+    };
+    static const char *const bad_times[] = {
+        "", "1", "h", "2H", "-1s", "1h30m", "999999999999999999d"
+    };
+    uint64_t value;
+
+    (void)state;
+    assert_true(keel_units_size("1044480", &value) && value == 1044480);
+    assert_true(keel_units_size("512M", &value) && value == 512 << 20);
+    assert_true(keel_units_size("3T", &value) && value == 3ull << 40);
+    assert_true(keel_units_time("500ms", &value) && value == 500);
+    assert_true(keel_units_time("90s", &value) && value == 90000);
+    assert_true(keel_units_time("20m", &value) && value == 1200000);
+    assert_true(keel_units_time("2h", &value) && value == 7200000);
+    assert_true(keel_units_time("7d", &value) && value == 604800000);
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(bad_sizes); i++)
+        if (keel_units_size(bad_sizes[i], &value))
+            fail_msg("taken: %s", bad_sizes[i]);
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(bad_times); i++)
+        if (keel_units_time(bad_times[i], &value))
+            fail_msg("taken: %s", bad_times[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -121,6 +150,7 @@ int main(void)
         cmocka_unit_test(cursor_reads_zeroes_after_the_end_and_says_so),
         cmocka_unit_test(arena_memory_is_zeroed_and_aligned),
         cmocka_unit_test(text_grows_and_errors_have_an_errno),
+        cmocka_unit_test(sizes_and_times_have_units),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,8 @@ enum { S = 1000000000 };
 struct apply {
     struct apply_member members[4];
     size_t count;
+    struct apply_settings settings;
+    bool nospace;
 };
 
 struct replica {
@@ -40,6 +42,16 @@ const struct apply_member *apply_members(const struct apply *a, size_t *ret_coun
 {
     *ret_count = a->count;
     return a->members;
+}
+
+const struct apply_settings *apply_settings(const struct apply *a)
+{
+    return &a->settings;
+}
+
+bool apply_nospace(const struct apply *a)
+{
+    return a->nospace;
 }
 
 void replica_status(const struct replica *r, struct replica_status *ret_status)
@@ -585,8 +597,118 @@ static void control_files_are_found_by_name(void **state)
     assert_int_equal(control_find(keel_slice_str("status2")), CONTROL_NONE);
     for (const struct control_entry *e = control_entries; e->name != NULL; e++) {
         assert_int_equal(control_find(keel_slice_str(e->name)), e->file);
-        assert_int_equal(e->mode, e->file == CONTROL_TRANSFER ? 0200 : 0444);
         assert_int_equal(e->mode & 022, 0);
+        assert_int_equal((e->mode & 0200) != 0,
+                         control_is_writable(e->file) && e->file != CONTROL_MEMBERS);
+    }
+}
+
+static void settings_are_shown_one_a_line(void **state)
+{
+    struct world *w = *state;
+    const struct fs_node_info info = { 0 };
+
+    w->r.apply.settings = (struct apply_settings){ true, 1000, 1 << 20, 4096, 3600000, 77, 1 };
+    control_text(CONTROL_SETTINGS, &w->r, &options, &info, &w->text);
+    expect_text(w, "file_size: 1000\nquota: 1048576\ntxn_ops: 4096\nhistory_ms: 3600000\n"
+                   "history_revisions: 77\nlevel: 1\n");
+}
+
+static void an_alarm_is_shown_while_it_is_raised(void **state)
+{
+    struct world *w = *state;
+    const struct fs_node_info info = { 0 };
+
+    control_text(CONTROL_ALARMS, &w->r, &options, &info, &w->text);
+    assert_int_equal(w->text.len, 0);
+    control_text(CONTROL_STATUS, &w->r, &options, &info, &w->text);
+    expect_line(w, "alarms", "none");
+    keel_text_free(&w->text);
+    w->r.apply.nospace = true;
+    control_text(CONTROL_ALARMS, &w->r, &options, &info, &w->text);
+    assert_ptr_equal(strstr(w->text.data, "NOSPACE: "), w->text.data);
+    assert_ptr_equal(strchr(w->text.data, '\n'), w->text.data + w->text.len - 1);
+    control_text(CONTROL_STATUS, &w->r, &options, &info, &w->text);
+    expect_line(w, "alarms", "NOSPACE");
+}
+
+/* ---- what is written to settings and compact ---- */
+
+static int parse_settings(const char *text, struct apply_settings *ret)
+{
+    const struct fs_options of_node = { .quota_max = 1ull << 32 };
+    char copy[256];
+
+    snprintf(copy, sizeof copy, "%s", text);
+    return control_parse_settings(copy, &of_node, ret);
+}
+
+static void settings_that_are_not_named_stay(void **state)
+{
+    struct apply_settings s;
+
+    (void)state;
+    assert_int_equal(parse_settings("quota=4294967296\n", &s), 0);
+    assert_true(s.quota_bytes == 1ull << 32);
+    assert_true(s.file_size_bytes == 0 && s.txn_ops == 0 && s.history_ms == 0);
+    assert_true(s.history_revisions == 0 && s.level == 0);
+    assert_int_equal(parse_settings("history_ms=1\n\n history_revisions=2\tfile_size=3", &s), 0);
+    assert_true(s.history_ms == 1 && s.history_revisions == 2 && s.file_size_bytes == 3);
+    assert_true(s.quota_bytes == 0);
+}
+
+static void settings_are_refused_outside_of_their_range(void **state)
+{
+    static const char *const good[] = { "file_size=1", "file_size=1044480", "quota=1048576",
+                                        "history_ms=1", "history_revisions=1" };
+    static const char *const bad[] = { "",
+                                       "\n",
+                                       "file_size=0",
+                                       "file_size=1044481",
+                                       "quota=1048575",
+                                       "quota=4294967297",
+                                       "history_ms=0",
+                                       "history_revisions=0",
+                                       "history_ms=9007199254740993",
+                                       "history_ms=99999999999999999999999",
+                                       "quota",
+                                       "quota=",
+                                       "quota=1G",
+                                       "quota=-1048576",
+                                       "quota =2097152",
+                                       "=1048576",
+                                       "level=1",
+                                       "txn_ops=1",
+                                       "size=1048576",
+                                       "quota=1048576 quota=1048576",
+                                       "quota=1048576\nhistory_ms=0" };
+    struct apply_settings s;
+
+    (void)state;
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(good); i++)
+        if (parse_settings(good[i], &s) != 0)
+            fail_msg("refused: %s", good[i]);
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(bad); i++)
+        if (parse_settings(bad[i], &s) != KEEL_E_INVALID)
+            fail_msg("taken: %s", bad[i]);
+}
+
+static void a_revision_is_one_number(void **state)
+{
+    static const char *const bad[] = { "",     " \n", "x",
+                                       "1 2",  "-1",  "+1",
+                                       "0x10", "1.5", "18446744073709551616" };
+    char copy[64];
+    uint64_t revision;
+
+    (void)state;
+    snprintf(copy, sizeof copy, " 42\n");
+    assert_int_equal(control_parse_revision(copy, &revision), 0);
+    assert_int_equal(revision, 42);
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(bad); i++) {
+        snprintf(copy, sizeof copy, "%s", bad[i]);
+        if (control_parse_revision(copy, &revision) != KEEL_E_INVALID)
+            fail_msg("taken: %s", bad[i]);
     }
 }
 
@@ -706,6 +828,11 @@ int main(void)
         WITH_WORLD(a_leader_tells_how_far_the_members_are),
         WITH_WORLD(a_follower_tells_only_what_it_knows),
         cmocka_unit_test(control_files_are_found_by_name),
+        WITH_WORLD(settings_are_shown_one_a_line),
+        WITH_WORLD(an_alarm_is_shown_while_it_is_raised),
+        cmocka_unit_test(settings_that_are_not_named_stay),
+        cmocka_unit_test(settings_are_refused_outside_of_their_range),
+        cmocka_unit_test(a_revision_is_one_number),
         cmocka_unit_test(all_lines_of_one_write_are_one_list_of_changes),
         cmocka_unit_test(what_is_no_change_is_refused_whole),
         cmocka_unit_test(no_more_changes_than_members_at_once),
