@@ -148,9 +148,11 @@ void sim_node_address(unsigned slot, char ret_address[SIM_NAME_SIZE])
 
 struct sim_node *sim_node_by_id(struct sim *sim, uint64_t id)
 {
+    if (id == 0 || sim_slot_of(id) >= sim->plan.slots)
+        return NULL;
     struct sim_node *node = &sim->nodes[sim_slot_of(id)];
 
-    return id != 0 && sim_slot_of(id) < sim->plan.slots && node->id == id ? node : NULL;
+    return node->id == id ? node : NULL;
 }
 
 static void new_disk(struct sim_node *node)
