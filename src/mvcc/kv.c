@@ -32,7 +32,7 @@ void kv_batch_put_slice(struct kv_batch *batch, enum kv_table table, struct keel
 {
     struct kv_write *write = batch_add(batch, table, key);
 
-    KEEL_ASSERT(bytes.len <= value_take->len);
+    KEEL_ASSERT(value_take == NULL || bytes.len <= value_take->len);
     write->value = value_take;
     write->bytes = bytes;
     batch->bytes += bytes.len;

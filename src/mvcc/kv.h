@@ -27,7 +27,7 @@ struct kv_write {
     uint8_t key_len;
     uint8_t key[32];
     bool remove;             /* of a key that is absent: nothing happens */
-    struct keel_buf *value;  /* counted owner of the bytes; NULL when remove */
+    struct keel_buf *value;  /* counted owner of the bytes; NULL when remove, or borrowed */
     struct keel_slice bytes; /* all of value or a part of it */
 };
 
@@ -42,7 +42,8 @@ struct kv_batch {
 struct kv_batch *kv_batch_new(void);
 void kv_batch_put(struct kv_batch *batch, enum kv_table table, struct keel_slice key,
                   struct keel_buf *value_take);
-/* Only `bytes`, which lie inside value: the rest of an entry need not be copied away. */
+/* Only `bytes`, which lie inside value: the rest of an entry need not be copied away. NULL for the
+ * value: they are borrowed until the batch is freed. */
 void kv_batch_put_slice(struct kv_batch *batch, enum kv_table table, struct keel_slice key,
                         struct keel_buf *value_take, struct keel_slice bytes);
 void kv_batch_remove(struct kv_batch *batch, enum kv_table table, struct keel_slice key);
@@ -68,6 +69,12 @@ struct kv_ops {
     void (*sizes)(struct kv *kv, uint64_t *ret_file, uint64_t *ret_used);
     void (*close)(struct kv *kv);
 };
+
+/* All of `from` as it is at some moment of the call, into `to`, which is empty: in durable pieces
+ * of some megabytes, in key order. Others may read and write `from` meanwhile. go_on is asked
+ * before each piece; an error of its ends the copying, and so do those of a write. Then `to` holds
+ * a part. */
+int kv_copy(struct kv *from, struct kv *to, int (*go_on)(void *arg), void *arg);
 
 /* LMDB in a directory (created 0700), opened once with map_bytes of address space. KEEL_E_CORRUPT
  * (damaged or truncated), KEEL_E_NEWER (another version of LMDB), KEEL_E_ACCESS, KEEL_E_DISKFULL,

@@ -183,7 +183,7 @@ static int mem_scan(struct kv_read *read, enum kv_table table, struct keel_slice
 /* A part of a bigger buf is copied, lest the store keep whole log entries alive. */
 static struct keel_buf *value_of(const struct kv_write *write)
 {
-    if (write->bytes.len == write->value->len)
+    if (write->value != NULL && write->bytes.len == write->value->len)
         return keel_buf_ref(write->value);
     return keel_buf_copy(write->bytes);
 }

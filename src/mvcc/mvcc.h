@@ -83,6 +83,10 @@ struct mvcc *mvcc_close(struct mvcc *m); /* takes NULL, returns NULL */
  * ret_why: then the mvcc can only be closed. */
 int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size);
 
+/* The kv that is there has been copied: from now on the copy is read (borrowed). Everything else
+ * stays as it is, also what is pending, and a checkpoint that is out. Ends the read transaction. */
+void mvcc_switch(struct mvcc *m, struct kv *kv);
+
 /* ---- reading ---- */
 
 uint64_t mvcc_revision(const struct mvcc *m);         /* main revision, 1 when fresh */

@@ -347,6 +347,12 @@ int mvcc_reload(struct mvcc *m, struct kv *kv, char *ret_why, size_t why_size)
     return err == KEEL_E_NOTFOUND ? KEEL_E_CORRUPT : err;
 }
 
+void mvcc_switch(struct mvcc *m, struct kv *kv)
+{
+    mvcc_read_end(m);
+    m->kv = kv;
+}
+
 struct mvcc *mvcc_close(struct mvcc *m)
 {
     if (m == NULL)
