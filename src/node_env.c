@@ -259,20 +259,31 @@ static void db_done(void *arg, struct work *item)
     struct node *node = arg;
     struct db_work *w = db_work_of(item);
 
+    node->checkpoint_out = false;
+    node_defrag_written(node, w->batch);
     replica_on_checkpointed(node->replica);
-    kv_batch_free(w->batch);
+    node_defrag_advance(node);
     free(w);
 }
 
 static const struct worker_ops db_worker_ops = { .run = db_run, .done = db_done };
 
-static void env_checkpoint(struct keel_env *env, struct kv_batch *batch_take)
+void node_store_write(struct node *node, struct kv_batch *batch_take)
 {
     struct db_work *w = keel_calloc(1, sizeof *w);
 
-    w->kv = node_of(env)->kv;
+    w->kv = node->kv;
     w->batch = batch_take;
-    worker_submit(&node_of(env)->db_worker, &w->work);
+    worker_submit(&node->db_worker, &w->work);
+}
+
+static void env_checkpoint(struct keel_env *env, struct kv_batch *batch_take)
+{
+    struct node *node = node_of(env);
+
+    node->checkpoint_out = true;
+    if (!node_defrag_holds(node, batch_take))
+        node_store_write(node, batch_take);
 }
 
 /* ---- snapshots ---- */
@@ -299,7 +310,11 @@ static void env_snapshot_store(struct keel_env *env, uint64_t offset, struct kee
 
 static void env_snapshot_install(struct keel_env *env)
 {
-    node_snapshot_install(node_of(env));
+    struct node *node = node_of(env);
+
+    node->installing = true;
+    if (!node_defrag_delays_install(node))
+        node_snapshot_install(node);
 }
 
 static void env_snapshot_finish(struct keel_env *env)
@@ -314,6 +329,7 @@ void node_workers_start(struct node *node)
     worker_start(&node->wal_worker, &node->loop, &wal_worker_ops, node, WAL_IDLE_MS);
     worker_start(&node->db_worker, &node->loop, &db_worker_ops, node, 0);
     node_snapshots_start(node);
+    node_defrag_start(node);
     node->workers_running = true;
 }
 
@@ -323,8 +339,10 @@ void node_workers_stop(struct node *node)
         return;
     node->workers_running = false;
     worker_stop(&node->wal_worker);
+    node_defrag_stop(node);
     worker_stop(&node->db_worker);
     node_snapshots_stop(node);
+    node_defrag_free(node);
 }
 
 /* ---- what the replica tells ---- */

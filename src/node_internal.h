@@ -1,5 +1,6 @@
 /* Shared by node.c (start, stop, loop), node_identity.c (who this node is), node_env.c (the
- * replica's world: threads and sockets) and node_snapshot.c (the snapshots in it). */
+ * replica's world: threads and sockets), node_snapshot.c (the snapshots in it) and node_defrag.c
+ * (the store's free space). */
 #ifndef KEEL_NODE_INTERNAL_H
 #define KEEL_NODE_INTERNAL_H
 
@@ -66,6 +67,10 @@ struct node {
     struct fs *fs;
     struct worker wal_worker, db_worker, snap_worker;
     struct snapshots *snapshots; /* node_snapshot.c's */
+    struct defrag *defrag;       /* node_defrag.c's */
+    bool checkpoint_out;         /* the replica has handed one over that is not in the store yet */
+    bool installing;             /* a snapshot, from when it was asked for until it is finished */
+    unsigned store_readers;      /* on other threads: works that read the `kv` of when they began */
     uint64_t map_bytes, log_kept_bytes;
     size_t wal_written_bytes; /* the log thread's: since it last filled ahead */
     bool workers_running;
@@ -91,9 +96,11 @@ size_t node_members(const struct node *node, struct peer_member ret[KEEL_MEMBERS
  * whoever is removed is to hear of it. */
 void node_follow_members(struct node *node);
 
-/* The wal, store and snapshot threads. Stopping writes what is still queued. */
+/* The wal, store, snapshot and defragmentation threads. Stopping writes what is still queued. */
 void node_workers_start(struct node *node);
 void node_workers_stop(struct node *node);
+
+void node_store_write(struct node *node, struct kv_batch *batch_take);
 
 /* ---- node_snapshot.c: the snapshots of keel_env_ops, on a thread of their own ---- */
 
@@ -105,6 +112,25 @@ void node_snapshot_drop(struct node *node);
 void node_snapshot_store(struct node *node, uint64_t offset, struct keel_buf *bytes_take);
 void node_snapshot_install(struct node *node);
 void node_snapshot_finish(struct node *node);
+
+/* ---- node_defrag.c ---- */
+
+void node_defrag_start(struct node *node);
+/* While the store thread still runs. */
+void node_defrag_stop(struct node *node);
+/* Once nobody reads the store any more. */
+void node_defrag_free(struct node *node);
+/* As fs_node_info.defrag. */
+int node_defrag(struct node *node);
+void node_defrag_status(const struct node *node, struct keel_text *text);
+/* After anything that it may have waited for: checkpoint_out, installing, store_readers. */
+void node_defrag_advance(struct node *node);
+/* A checkpoint that is to be written: true, it will be later. */
+bool node_defrag_holds(struct node *node, struct kv_batch *batch_take);
+/* One that has been written. */
+void node_defrag_written(struct node *node, struct kv_batch *batch_take);
+/* A snapshot is to be installed: true, node_snapshot_install is called later. */
+bool node_defrag_delays_install(struct node *node);
 
 /* Begins a stop; exit_code is that of the process. Safe to call again. */
 void node_stop(struct node *node, int exit_code);

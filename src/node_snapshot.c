@@ -261,6 +261,8 @@ static void installed(struct node *node, struct snap_work *w)
     replica_on_snapshot_installed(node->replica, w->err, w->kv, &w->info);
     if (w->err == 0)
         submit(node, SNAP_CLOSE, (struct snap_work){ .kv = old });
+    else
+        node->installing = false;
 }
 
 /* The node stops, and nothing is told any more. A store that was installed counts from the next
@@ -287,8 +289,10 @@ static void tell(struct node *node, struct snap_work *w)
     case SNAP_INSTALL:
         installed(node, w);
         break;
-    case SNAP_DROP:
     case SNAP_FINISH:
+        node->installing = false;
+        break;
+    case SNAP_DROP:
     case SNAP_CLOSE:
         break;
     }
@@ -299,10 +303,13 @@ static void snap_done(void *arg, struct work *item)
     struct node *node = arg;
     struct snap_work *w = KEEL_CONTAINER_OF(item, struct snap_work, work);
 
+    if (w->verb == SNAP_MAKE)
+        node->store_readers--;
     if (node->workers_running)
         tell(node, w);
     else
         stopped(w);
+    node_defrag_advance(node);
     keel_buf_free(w->bytes);
     free(w);
 }
@@ -331,6 +338,7 @@ void node_snapshot_make(struct node *node)
     uint64_t making = ++node->snapshots->made;
 
     atomic_store(&node->snapshots->making, making);
+    node->store_readers++;
     submit(node, SNAP_MAKE, (struct snap_work){ .kv = node->kv, .making = making });
 }
 

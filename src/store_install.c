@@ -52,7 +52,7 @@ static int failed(struct why why, const char *what, const char *name)
 {
     int err = errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;
 
-    snprintf(why.text, why.size, "installing a snapshot: cannot %s %s: %s", what, name,
+    snprintf(why.text, why.size, "cannot %s %s: %s", what, name,
              strerror(errno));
     return err;
 }
@@ -346,6 +346,12 @@ static int remove_rubbish(struct why why)
     if (err == 0)
         err = remove_dir(STORE_NEW, why);
     return err;
+}
+
+int store_new_remove(char *ret_why, size_t why_size)
+{
+    KEEL_ASSERT(access(MANIFEST, F_OK) != 0);
+    return remove_dir(STORE_NEW, (struct why){ ret_why, why_size });
 }
 
 /* Not every file system can: to be known before there is a manifest. */

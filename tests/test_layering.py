@@ -50,7 +50,7 @@ PARTS = [
     ("base", r"(arena|buf|bytes|check|err|hash|heap|keel_limits|list|mutant|rng)\.[ch]"),
     ("mountinfo", r"mountinfo\.[ch]"),
     ("outside", r"(data_dir|worker|lookout|options|config)\.[ch]"),
-    ("install", r"store_install\.[ch]"),
+    ("install", r"store_(install|defrag)\.[ch]"),
     ("root", r"(node(_\w+)?|keelfs)\.[ch]"),
 ]
 
