@@ -216,8 +216,8 @@ static int draft_change(struct draft *draft, const struct keel_member_change *ch
 }
 
 /* Begins the change. On a leader whose state has the configuration that its log has. */
-static int begin_change(struct replica *r, uint64_t now, const struct keel_member_change *changes,
-                        size_t count, uint64_t *ret_index)
+static int begin_change(struct replica *r, uint64_t now, uint64_t config_index,
+                        const struct keel_member_change *changes, size_t count, uint64_t *ret_index)
 {
     struct draft draft;
     uint64_t applied;
@@ -231,6 +231,9 @@ static int begin_change(struct replica *r, uint64_t now, const struct keel_membe
     if ((applied != raft_config_index(r->raft) && !MUTANT(CHANGE_OVER_CHANGE)) ||
         raft_config_is_joint(&draft.config))
         return KEEL_E_BUSY;
+    /* Asked for when the members were others: it may be late, and have been done then. */
+    if (config_index != applied)
+        return KEEL_E_AGAIN;
     for (size_t i = 0; i < count && err == 0; i++)
         err = draft_change(&draft, &changes[i]);
     if (err != 0)
@@ -247,7 +250,8 @@ void members_on_change(struct replica *r, uint64_t from, const struct keel_messa
     struct keel_message *reply = keel_message_new(MESSAGE_CHANGE_REPLY);
 
     reply->number = msg->number;
-    reply->err = begin_change(r, now_of(r), msg->changes, msg->change_count, &reply->index);
+    reply->err =
+        begin_change(r, now_of(r), msg->index, msg->changes, msg->change_count, &reply->index);
     r->env->ops->send(r->env, from, reply);
 }
 
@@ -377,7 +381,8 @@ static bool all_has_happened(const struct replica *r)
 
 static void change_answered(struct replica *r, int err, uint64_t index)
 {
-    bool later = err == KEEL_E_NOTLEADER || (err == KEEL_E_BUSY && r->change.attempts > 1);
+    bool later = err == KEEL_E_NOTLEADER || err == KEEL_E_AGAIN ||
+                 (err == KEEL_E_BUSY && r->change.attempts > 1);
 
     if (later)
         return; /* asked again after a while */
@@ -396,12 +401,14 @@ void members_on_reply(struct replica *r, const struct keel_message *msg)
 static void ask_change(struct replica *r, uint64_t leader, uint64_t now)
 {
     struct member_request *request = &r->change;
+    uint64_t applied;
 
+    apply_config(r->apply, &applied);
     request->asked_us = now;
     request->attempts++;
     if (leader == r->options.raft.id) {
         uint64_t index = 0;
-        int err = begin_change(r, now, request->changes, request->count, &index);
+        int err = begin_change(r, now, applied, request->changes, request->count, &index);
 
         change_answered(r, err, index);
         return;
@@ -411,6 +418,7 @@ static void ask_change(struct replica *r, uint64_t leader, uint64_t now)
 
     copy_changes(&copy, request->changes, request->count);
     msg->number = request->number;
+    msg->index = applied;
     msg->changes = copy.changes;
     msg->change_count = copy.count;
     r->env->ops->send(r->env, leader, msg);

@@ -270,6 +270,7 @@ static void put_changes(struct writer *w, const struct keel_message *msg)
 {
     KEEL_ASSERT(msg->change_count > 0 && msg->change_count <= KEEL_MEMBERS_MAX);
     put_u64(w, msg->number);
+    put_u64(w, msg->index);
     put_u32(w, (uint32_t)msg->change_count);
     for (size_t i = 0; i < msg->change_count; i++) {
         const struct keel_member_change *change = &msg->changes[i];
@@ -633,6 +634,7 @@ static void take_change(struct keel_cursor *c, struct keel_member_change *change
 static void take_changes(struct keel_cursor *c, struct keel_message *msg)
 {
     msg->number = cursor_le64(c);
+    msg->index = cursor_le64(c);
     size_t count = cursor_le32(c);
 
     if (count == 0 || count > KEEL_MEMBERS_MAX) {

@@ -72,7 +72,7 @@ struct keel_message {
     struct keel_member_change *changes; /* CHANGE: owned array, at least one; one joint change */
     size_t change_count;
     int err;        /* CHANGE_REPLY: 0 or a KEEL_E_*; number echoes that of the CHANGE */
-    uint64_t index; /* CHANGE_REPLY: of the entry */
+    uint64_t index; /* CHANGE: of the configuration that it changes; CHANGE_REPLY: of the entry */
     uint64_t to;    /* TRANSFER: the new leader; 0: whoever is furthest */
 };
 

@@ -169,6 +169,7 @@ static void random_snapshot(struct keel_rng *rng, struct keel_message *msg, size
 static void random_member_change(struct keel_rng *rng, struct keel_message *msg, size_t size_max)
 {
     if (msg->type == MESSAGE_CHANGE) {
+        msg->index = random_u64(rng);
         random_changes(rng, msg, size_max);
     } else if (msg->type == MESSAGE_CHANGE_REPLY) {
         msg->number = random_u64(rng);

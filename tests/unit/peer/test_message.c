@@ -511,11 +511,11 @@ static int decode_change(size_t count, uint8_t verb, size_t name_len, size_t add
                          uint8_t id)
 {
     struct keel_text text = { 0 };
-    uint8_t head[12] = { 0 }, len[4], ids[8] = { id };
+    uint8_t head[20] = { 0 }, len[4], ids[8] = { id };
     char filler[512];
 
     memset(filler, 'x', sizeof filler);
-    put_le32(head + 8, (uint32_t)count);
+    put_le32(head + 16, (uint32_t)count);
     keel_text_append(&text, keel_slice_of(head, sizeof head));
     for (size_t i = 0; i < count; i++) {
         keel_text_append(&text, keel_slice_of(&verb, 1));
@@ -538,7 +538,7 @@ static int decode_change(size_t count, uint8_t verb, size_t name_len, size_t add
 static void changes_beyond_their_limits_are_malformed(void **state)
 {
     uint8_t reply[20] = { 0 };
-    uint8_t nul[12 + 1 + 4 + 1] = { [8] = 1, [12] = MEMBER_REMOVE, [13] = 1 };
+    uint8_t nul[20 + 1 + 4 + 1] = { [16] = 1, [20] = MEMBER_REMOVE, [21] = 1 };
 
     (void)state;
     assert_int_equal(decode_change(KEEL_MEMBERS_MAX, MEMBER_ADD_VOTER, 63, 299, 1), 0);
@@ -553,7 +553,7 @@ static void changes_beyond_their_limits_are_malformed(void **state)
     assert_int_equal(decode_change(1, 0, 1, 1, 1), KEEL_E_MALFORMED);
     assert_int_equal(decode_change(1, MEMBER_PROMOTE + 1, 1, 1, 1), KEEL_E_MALFORMED);
     assert_int_equal(decode(MESSAGE_CHANGE, nul, sizeof nul), KEEL_E_MALFORMED); /* in a name */
-    nul[17] = 'n';
+    nul[25] = 'n';
     assert_int_equal(decode(MESSAGE_CHANGE, nul, sizeof nul), 0);
     put_le32(reply + 8, (uint32_t)KEEL_E_BUSY);
     assert_int_equal(decode(MESSAGE_CHANGE_REPLY, reply, sizeof reply), 0);
