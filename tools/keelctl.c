@@ -540,6 +540,7 @@ static const struct ctl_command commands[] = {
     { "transfer", " [NAME]", "hands leadership to a voter, or to any", 0, 1, run_transfer },
     { "settings", " [CHANGE]", "the replicated settings, or changes to them", 0, 16, run_settings },
     { "compact", " REV", "lets the history before a revision go", 1, 1, run_compact },
+    { "defrag", "", "gives this node's free store space back to its disk", 0, 0, run_defrag },
     { "log", " PATH", "the kept revisions of a key, newest first", 1, 1, run_log },
     { "snapshot", " VERB FILE", "saves, looks at or restores a backup", 2, 2, run_snapshot },
     { NULL, NULL, NULL, 0, 0, NULL },

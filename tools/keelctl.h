@@ -58,10 +58,11 @@ int ctl_refused(const char *what, int err, const char *reason);
 int run_members(const struct ctl *ctl, char **operands);
 int run_transfer(const struct ctl *ctl, char **operands);
 
-/* ---- keelctl_settings.c: the replicated settings, and compaction ---- */
+/* ---- keelctl_settings.c: the replicated settings, and the store ---- */
 
 int run_settings(const struct ctl *ctl, char **operands);
 int run_compact(const struct ctl *ctl, char **operands);
+int run_defrag(const struct ctl *ctl, char **operands);
 
 /* ---- keelctl_snapshot.c: saving, looking at and restoring snapshots ---- */
 

@@ -1,5 +1,5 @@
-/* keelctl settings and compact. Sizes and times are written with units here, and as plain numbers
- * to the node. */
+/* keelctl settings, compact and defrag. Sizes and times are written with units here, and as plain
+ * numbers to the node. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -131,4 +131,24 @@ int run_compact(const struct ctl *ctl, char **operands)
 
     keel_text_free(&text);
     return err != 0 ? ctl_refused(operands[0], err, compact_reason(err)) : 0;
+}
+
+static const char *defrag_reason(int err)
+{
+    switch (err) {
+    case EBUSY:
+        return "this node is installing a snapshot; again when it is done";
+    case ENOSPC:
+        return "no room on the node's disk for a second store: see db_used in keelctl status";
+    default:
+        return ctl_reason(err);
+    }
+}
+
+int run_defrag(const struct ctl *ctl, char **operands)
+{
+    (void)operands;
+    int err = ctl_write(ctl, "defrag", "1\n");
+
+    return err != 0 ? ctl_refused("defrag", err, defrag_reason(err)) : 0;
 }

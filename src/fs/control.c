@@ -18,6 +18,7 @@ const struct control_entry control_entries[] = {
     { "settings", CONTROL_SETTINGS, 0600 },
     { "transfer", CONTROL_TRANSFER, 0200 },
     { "compact", CONTROL_COMPACT, 0200 },
+    { "defrag", CONTROL_DEFRAG, 0200 },
     { NULL, CONTROL_NONE, 0 },
 };
 
@@ -237,6 +238,7 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
         break;
     case CONTROL_TRANSFER:
     case CONTROL_COMPACT:
+    case CONTROL_DEFRAG:
         break; /* have nothing to say */
     case CONTROL_NONE:
     case CONTROL_ROOT:
@@ -249,7 +251,7 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
 bool control_is_writable(enum control_file file)
 {
     return file == CONTROL_MEMBERS || file == CONTROL_SETTINGS || file == CONTROL_TRANSFER ||
-           file == CONTROL_COMPACT;
+           file == CONTROL_COMPACT || file == CONTROL_DEFRAG;
 }
 
 enum { CHANGE_WORDS = 4 };

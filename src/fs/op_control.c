@@ -93,6 +93,18 @@ static void write_compact(struct fs_request *rq, char *text)
         request_compact(rq, revision, control_written);
 }
 
+/* A 1: it is begun, and goes on behind the answer. */
+static void write_defrag(struct fs_request *rq, char *text)
+{
+    const struct fs_node_info *info = &rq->fs->info;
+    char *save = NULL, *word = strtok_r(text, " \t\n", &save);
+
+    if (word == NULL || strcmp(word, "1") != 0 || strtok_r(NULL, " \t\n", &save) != NULL)
+        request_answer(rq, KEEL_E_INVALID);
+    else
+        control_written(rq, info->defrag(info->arg), NULL);
+}
+
 static void write_text(struct fs_request *rq, enum control_file file, char *text)
 {
     switch (file) {
@@ -107,6 +119,9 @@ static void write_text(struct fs_request *rq, enum control_file file, char *text
         break;
     case CONTROL_COMPACT:
         write_compact(rq, text);
+        break;
+    case CONTROL_DEFRAG:
+        write_defrag(rq, text);
         break;
     case CONTROL_NONE:
     case CONTROL_ROOT:

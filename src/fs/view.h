@@ -53,6 +53,7 @@ enum control_file {
     CONTROL_SETTINGS, /* the same */
     CONTROL_TRANSFER, /* only to be written */
     CONTROL_COMPACT,  /* the same */
+    CONTROL_DEFRAG,   /* the same */
 };
 
 struct control_entry {
