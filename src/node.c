@@ -392,6 +392,21 @@ static int info_defrag(void *arg)
     return node_defrag(arg);
 }
 
+static void info_snapshot_make(void *arg)
+{
+    node_user_snapshot_make(arg);
+}
+
+static void info_snapshot_read(void *arg, uint64_t offset, size_t bytes)
+{
+    node_user_snapshot_read(arg, offset, bytes);
+}
+
+static void info_snapshot_drop(void *arg)
+{
+    node_user_snapshot_drop(arg);
+}
+
 static void on_fs_gone(void *arg)
 {
     struct node *node = arg;
@@ -421,6 +436,9 @@ static int open_mount(struct node *node)
         .status = info_status,
         .peer_connected = info_connected,
         .member_ok = info_member_ok,
+        .snapshot_make = info_snapshot_make,
+        .snapshot_read = info_snapshot_read,
+        .snapshot_drop = info_snapshot_drop,
         .defrag = info_defrag,
     };
     char why[512];
@@ -491,6 +509,7 @@ static void on_prepare(uv_prepare_t *prepare)
     replica_pump(node->replica);
     if (node->phase < NODE_UNMOUNTING)
         node_follow_members(node);
+    node_user_snapshot_advance(node);
     if (node->peers != NULL)
         peer_pool_flush(node->peers);
     look_out(node);

@@ -112,6 +112,12 @@ void node_snapshot_drop(struct node *node);
 void node_snapshot_store(struct node *node, uint64_t offset, struct keel_buf *bytes_take);
 void node_snapshot_install(struct node *node);
 void node_snapshot_finish(struct node *node);
+/* As fs_node_info.snapshot_...: at most one, made once the store has all that is applied. */
+void node_user_snapshot_make(struct node *node);
+void node_user_snapshot_read(struct node *node, uint64_t offset, size_t bytes);
+void node_user_snapshot_drop(struct node *node);
+/* After checkpoints, and at any time. */
+void node_user_snapshot_advance(struct node *node);
 
 /* ---- node_defrag.c ---- */
 

@@ -1,5 +1,6 @@
-/* Snapshots of the node: the one that it sends and the one that it is sent, each in a file without
- * a name, and the installing of the latter. All of it on one thread, in order. */
+/* Snapshots of the node: the one that it sends, the one that a user reads and the one that it is
+ * sent, each in a file without a name, and the installing of the latter. All of it on one thread,
+ * in order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,10 +25,14 @@ enum snap_verb {
     SNAP_CLOSE
 };
 
+/* Who one that is made is for. */
+enum snap_reader { FOR_PEERS, FOR_USER, SNAP_READERS };
+
 struct snap_work {
     struct work work;
     enum snap_verb verb;
     struct kv *kv;         /* SNAP_MAKE: of what; SNAP_INSTALL: the new one; SNAP_CLOSE */
+    enum snap_reader out;  /* SNAP_MAKE, SNAP_READ, SNAP_DROP: which one */
     uint64_t making;       /* SNAP_MAKE */
     uint64_t peer, offset; /* SNAP_READ, SNAP_STORE */
     size_t size;           /* SNAP_READ */
@@ -36,13 +41,21 @@ struct snap_work {
     int err;
 };
 
-struct snapshots {
+struct outgoing {
     /* the thread's: */
-    int out_fd, in_fd; /* -1: none */
-    uint64_t out_bytes, in_bytes;
+    int fd; /* -1: none */
+    uint64_t bytes;
     /* the loop's; the thread looks whether it works in vain: */
     _Atomic uint64_t making; /* the number of the last one; 0: dropped */
     uint64_t made;           /* in all */
+};
+
+struct snapshots {
+    struct outgoing out[SNAP_READERS];
+    int in_fd; /* the thread's; -1: none */
+    uint64_t in_bytes;
+    bool user_waits; /* the loop's: for the store to have this */
+    uint64_t user_index;
 };
 
 static int disk_err(void)
@@ -86,18 +99,18 @@ static int write_at(int fd, struct keel_slice bytes, uint64_t offset)
 
 /* ---- on the thread: what is sent ---- */
 
-static int copy_out(struct snapshots *s, struct snap_work *w, struct snapshot_writer *writer)
+static int copy_out(struct outgoing *out, struct snap_work *w, struct snapshot_writer *writer)
 {
     struct keel_slice piece;
     int err;
 
     while ((err = snapshot_writer_next(writer, &piece)) == 0 && piece.len > 0) {
-        if (atomic_load(&s->making) != w->making)
+        if (atomic_load(&out->making) != w->making)
             return KEEL_E_CANCELLED;
-        err = write_at(s->out_fd, piece, s->out_bytes);
+        err = write_at(out->fd, piece, out->bytes);
         if (err != 0)
             return err;
-        s->out_bytes += piece.len;
+        out->bytes += piece.len;
     }
     w->info = *snapshot_writer_info(writer);
     return err;
@@ -105,35 +118,35 @@ static int copy_out(struct snapshots *s, struct snap_work *w, struct snapshot_wr
 
 static int run_make(struct node *node, struct snap_work *w)
 {
-    struct snapshots *s = node->snapshots;
+    struct outgoing *out = &node->snapshots->out[w->out];
     struct snapshot_writer *writer;
 
-    forget(&s->out_fd);
-    s->out_bytes = 0;
-    s->out_fd = open_nameless("snapshot-out");
-    if (s->out_fd < 0)
+    forget(&out->fd);
+    out->bytes = 0;
+    out->fd = open_nameless("snapshot-out");
+    if (out->fd < 0)
         return disk_err();
     int err = snapshot_writer_new(w->kv, node->identity.cluster_id, &writer);
 
     if (err == 0) {
-        err = copy_out(s, w, writer);
+        err = copy_out(out, w, writer);
         snapshot_writer_free(writer);
     }
     if (err != 0)
-        forget(&s->out_fd);
+        forget(&out->fd);
     return err;
 }
 
 /* No bytes: it cannot be read. */
-static void run_read(const struct snapshots *s, struct snap_work *w)
+static void run_read(const struct outgoing *out, struct snap_work *w)
 {
-    if (s->out_fd < 0 || w->offset > s->out_bytes)
+    if (out->fd < 0 || w->offset > out->bytes)
         return;
-    size_t left = w->size < s->out_bytes - w->offset ? w->size : (size_t)(s->out_bytes - w->offset);
+    size_t left = w->size < out->bytes - w->offset ? w->size : (size_t)(out->bytes - w->offset);
     struct keel_buf *bytes = keel_buf_new(left);
 
     for (size_t at = 0; at < left;) {
-        ssize_t got = pread(s->out_fd, bytes->data + at, left - at, (off_t)(w->offset + at));
+        ssize_t got = pread(out->fd, bytes->data + at, left - at, (off_t)(w->offset + at));
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -213,10 +226,10 @@ static void run_one(struct node *node, struct snap_work *w)
         w->err = run_make(node, w);
         break;
     case SNAP_READ:
-        run_read(node->snapshots, w);
+        run_read(&node->snapshots->out[w->out], w);
         break;
     case SNAP_DROP:
-        forget(&node->snapshots->out_fd);
+        forget(&node->snapshots->out[w->out].fd);
         break;
     case SNAP_STORE:
         w->err = run_store(node->snapshots, w);
@@ -273,15 +286,32 @@ static void stopped(struct snap_work *w)
         w->kv->ops->close(w->kv);
 }
 
+static void tell_made(struct node *node, struct snap_work *w)
+{
+    if (atomic_load(&node->snapshots->out[w->out].making) != w->making)
+        return;
+    if (w->out == FOR_PEERS)
+        replica_on_snapshot_made(node->replica, w->err, &w->info);
+    else
+        fs_snapshot_made(node->fs, w->err, w->info.bytes);
+}
+
+static void tell_read(struct node *node, struct snap_work *w)
+{
+    if (w->out == FOR_PEERS)
+        replica_on_snapshot_read(node->replica, w->peer, w->offset, w->bytes);
+    else
+        fs_snapshot_read(node->fs, w->bytes);
+}
+
 static void tell(struct node *node, struct snap_work *w)
 {
     switch (w->verb) {
     case SNAP_MAKE:
-        if (atomic_load(&node->snapshots->making) == w->making)
-            replica_on_snapshot_made(node->replica, w->err, &w->info);
+        tell_made(node, w);
         break;
     case SNAP_READ:
-        replica_on_snapshot_read(node->replica, w->peer, w->offset, w->bytes);
+        tell_read(node, w);
         break;
     case SNAP_STORE:
         replica_on_snapshot_stored(node->replica, w->err, w->offset + w->bytes->len);
@@ -319,38 +349,54 @@ static const struct worker_ops snap_worker_ops = { .run = snap_run, .done = snap
 void node_snapshots_start(struct node *node)
 {
     node->snapshots = keel_calloc(1, sizeof *node->snapshots);
-    node->snapshots->out_fd = node->snapshots->in_fd = -1;
+    node->snapshots->in_fd = -1;
+    for (size_t i = 0; i < SNAP_READERS; i++)
+        node->snapshots->out[i].fd = -1;
     worker_start(&node->snap_worker, &node->loop, &snap_worker_ops, node, 0);
 }
 
 void node_snapshots_stop(struct node *node)
 {
-    atomic_store(&node->snapshots->making, 0);
+    for (size_t i = 0; i < SNAP_READERS; i++)
+        atomic_store(&node->snapshots->out[i].making, 0);
     worker_stop(&node->snap_worker);
-    forget(&node->snapshots->out_fd);
+    for (size_t i = 0; i < SNAP_READERS; i++)
+        forget(&node->snapshots->out[i].fd);
     forget(&node->snapshots->in_fd);
     free(node->snapshots);
     node->snapshots = NULL;
 }
 
+static void make(struct node *node, enum snap_reader reader)
+{
+    struct outgoing *out = &node->snapshots->out[reader];
+    uint64_t making = ++out->made;
+
+    atomic_store(&out->making, making);
+    node->store_readers++;
+    submit(node, SNAP_MAKE, (struct snap_work){ .kv = node->kv, .out = reader, .making = making });
+}
+
+static void drop(struct node *node, enum snap_reader reader)
+{
+    atomic_store(&node->snapshots->out[reader].making, 0);
+    submit(node, SNAP_DROP, (struct snap_work){ .out = reader });
+}
+
 void node_snapshot_make(struct node *node)
 {
-    uint64_t making = ++node->snapshots->made;
-
-    atomic_store(&node->snapshots->making, making);
-    node->store_readers++;
-    submit(node, SNAP_MAKE, (struct snap_work){ .kv = node->kv, .making = making });
+    make(node, FOR_PEERS);
 }
 
 void node_snapshot_read(struct node *node, uint64_t peer, uint64_t offset, size_t bytes)
 {
-    submit(node, SNAP_READ, (struct snap_work){ .peer = peer, .offset = offset, .size = bytes });
+    submit(node, SNAP_READ,
+           (struct snap_work){ .out = FOR_PEERS, .peer = peer, .offset = offset, .size = bytes });
 }
 
 void node_snapshot_drop(struct node *node)
 {
-    atomic_store(&node->snapshots->making, 0);
-    submit(node, SNAP_DROP, (struct snap_work){ 0 });
+    drop(node, FOR_PEERS);
 }
 
 void node_snapshot_store(struct node *node, uint64_t offset, struct keel_buf *bytes_take)
@@ -366,4 +412,36 @@ void node_snapshot_install(struct node *node)
 void node_snapshot_finish(struct node *node)
 {
     submit(node, SNAP_FINISH, (struct snap_work){ 0 });
+}
+
+/* ---- for a user ---- */
+
+void node_user_snapshot_make(struct node *node)
+{
+    node->snapshots->user_waits = true;
+    node->snapshots->user_index = mvcc_applied_index(node->mvcc);
+    node_user_snapshot_advance(node);
+}
+
+void node_user_snapshot_advance(struct node *node)
+{
+    struct snapshots *s = node->snapshots;
+
+    if (!s->user_waits || mvcc_durable_index(node->mvcc) < s->user_index)
+        return;
+    s->user_waits = false;
+    make(node, FOR_USER);
+}
+
+void node_user_snapshot_read(struct node *node, uint64_t offset, size_t bytes)
+{
+    submit(node, SNAP_READ, (struct snap_work){ .out = FOR_USER, .offset = offset, .size = bytes });
+}
+
+void node_user_snapshot_drop(struct node *node)
+{
+    if (node->snapshots == NULL)
+        return; /* what is left of it went with the thread */
+    node->snapshots->user_waits = false;
+    drop(node, FOR_USER);
 }

@@ -586,6 +586,8 @@ void handle_unref(struct fs *fs, struct fs_handle *h)
         if (creation->failed)
             creation_drop(fs, creation);
     }
+    if (h->kind == HANDLE_SNAPSHOT)
+        snapshot_close(fs);
     drop_lease(fs, h);
     account_leave(fs, &h->staged);
     staged_free(&h->staged);

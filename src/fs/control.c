@@ -18,6 +18,7 @@ const struct control_entry control_entries[] = {
     { "settings", CONTROL_SETTINGS, 0600 },
     { "transfer", CONTROL_TRANSFER, 0200 },
     { "compact", CONTROL_COMPACT, 0200 },
+    { "snapshot", CONTROL_SNAPSHOT, 0400 },
     { "defrag", CONTROL_DEFRAG, 0200 },
     { NULL, CONTROL_NONE, 0 },
 };
@@ -238,6 +239,7 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
         break;
     case CONTROL_TRANSFER:
     case CONTROL_COMPACT:
+    case CONTROL_SNAPSHOT:
     case CONTROL_DEFRAG:
         break; /* have nothing to say */
     case CONTROL_NONE:

@@ -34,6 +34,12 @@ struct fs_node_info {
     bool (*peer_connected)(void *arg, uint64_t peer);
     /* Could this be a member's name, and HOST:PORT? */
     bool (*member_ok)(void *arg, const char *name, const char *address);
+    /* A snapshot for a user, one at a time: all that is applied now is in it. fs_snapshot_made tells
+     * when it can be read, and fs_snapshot_read what was, in the order in which it was asked for.
+     * Dropped at any time, also while it is made: nothing is told of that any more. */
+    void (*snapshot_make)(void *arg);
+    void (*snapshot_read)(void *arg, uint64_t offset, size_t bytes);
+    void (*snapshot_drop)(void *arg);
     /* Begins to give the store's free space back to the file system, unless that is under way
      * already. KEEL_E_BUSY: not while a snapshot is being installed; KEEL_E_DISKFULL: a second store
      * would not fit. */
@@ -48,6 +54,10 @@ int fs_mount(uv_loop_t *loop, struct replica *replica, const struct fs_options *
 /* From env: a change has been applied; a lease kept by this mount is lost. */
 void fs_changed(struct fs *fs, const struct keel_change *change);
 void fs_lease_lost(struct fs *fs, uint64_t lease);
+/* From the node: as fs_node_info says. err: there is none, KEEL_E_DISKFULL for lack of room. */
+void fs_snapshot_made(struct fs *fs, int err, uint64_t size);
+/* bytes: borrowed; NULL: they cannot be read. */
+void fs_snapshot_read(struct fs *fs, const struct keel_buf *bytes);
 /* The whole state has been replaced, and the differences have been told by fs_changed. */
 void fs_reloaded(struct fs *fs);
 

@@ -114,6 +114,14 @@ struct fs_view {
     enum control_file file; /* keel */
 };
 
+/* The snapshot that a user reads: /@keel/snapshot. */
+struct fs_snapshot {
+    bool taken;                 /* opened, or being opened */
+    struct fs_request *opening; /* waits until it is made */
+    uint64_t size;              /* once it is */
+    struct keel_link reads;     /* requests, in order */
+};
+
 struct fs {
     uint64_t answers; /* given in all */
     uv_loop_t *loop;
@@ -153,6 +161,8 @@ struct fs {
     struct keel_link creations;
     struct fs_creation *creation_buckets[FS_CREATION_BUCKETS];
     size_t creation_count;
+
+    struct fs_snapshot snapshot;
 
     struct fs_view *view_buckets[FS_VIEW_BUCKETS];
     size_t view_count;
@@ -375,5 +385,15 @@ void op_content(struct fuse_lowlevel_ops *ops);
 void op_closing(struct fuse_lowlevel_ops *ops);
 /* A write to a file of /@keel. */
 void control_write(fuse_req_t req, struct fs_node *node, struct keel_slice bytes);
+
+/* ---- op_snapshot.c: /@keel/snapshot ---- */
+
+/* After its barrier. */
+void snapshot_open(struct fs_request *rq);
+void snapshot_read(struct fs_request *rq);
+/* Its handle is gone. */
+void snapshot_close(struct fs *fs);
+/* Answers everything that waits for it with KEEL_E_TIMEDOUT. */
+void snapshot_stop(struct fs *fs);
 
 #endif

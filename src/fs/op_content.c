@@ -83,6 +83,8 @@ static bool read_own(struct fs_request *rq)
 
     if (h->kind == HANDLE_TEXT)
         answer_range(rq, keel_slice_of(h->text.data, h->text.len));
+    else if (h->kind == HANDLE_SNAPSHOT)
+        snapshot_read(rq);
     else if (h->kind == HANDLE_PAST)
         answer_content(rq);
     else if (h->node->orphan)

@@ -127,6 +127,7 @@ static void write_text(struct fs_request *rq, enum control_file file, char *text
     case CONTROL_ROOT:
     case CONTROL_STATUS:
     case CONTROL_ALARMS:
+    case CONTROL_SNAPSHOT:
         KEEL_ASSERT(false && "control_is_writable");
     }
 }

@@ -200,6 +200,11 @@ static void open_conditional(struct fs_request *rq, struct fs_node *via)
     open_live(rq, node, via);
 }
 
+static bool is_snapshot(const struct fs_node *node)
+{
+    return node_is_keel(node) && node->view->file == CONTROL_SNAPSHOT;
+}
+
 static void opened_view(struct fs_request *rq, int err, const struct command_result *result)
 {
     struct fs_node *node = rq->nodes[0];
@@ -218,8 +223,13 @@ static void opened_view(struct fs_request *rq, int err, const struct command_res
         break;
     case VIEW_STAT:
     case VIEW_LOG:
-    case VIEW_KEEL:
         open_text(rq, node);
+        break;
+    case VIEW_KEEL:
+        if (is_snapshot(node) && !is_writing(rq))
+            snapshot_open(rq);
+        else
+            open_text(rq, node);
         break;
     case VIEW_CONDITIONAL:
         open_conditional(rq, node);
@@ -257,7 +267,9 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     node->asked_us = fs->now_us;
     request_use(rq, node, false);
     err = check_open(rq);
-    if (err != 0 || node_is_keel(node)) {
+    if (err == 0 && is_snapshot(node)) {
+        request_barrier(rq, step);
+    } else if (err != 0 || node_is_keel(node)) {
         step(rq, err, NULL);
     } else if (creation != NULL) {
         creation_commit(fs, creation);

@@ -352,6 +352,7 @@ void fs_requests_stop(struct fs *fs)
         stop_waiting(rq);
         go_on(rq, KEEL_E_TIMEDOUT, NULL);
     }
+    snapshot_stop(fs);
 }
 
 static bool waits_in_vain(const struct fs_request *rq)

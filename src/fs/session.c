@@ -224,6 +224,7 @@ static struct fs *fs_new(uv_loop_t *loop, struct replica *replica, const struct 
     keel_list_init(&fs->free_requests);
     keel_list_init(&fs->creations);
     keel_list_init(&fs->handles);
+    keel_list_init(&fs->snapshot.reads);
     keel_list_init(&fs->bound);
     return fs;
 }

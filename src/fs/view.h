@@ -54,6 +54,7 @@ enum control_file {
     CONTROL_TRANSFER, /* only to be written */
     CONTROL_COMPACT,  /* the same */
     CONTROL_DEFRAG,   /* the same */
+    CONTROL_SNAPSHOT, /* no text: op_snapshot.c */
 };
 
 struct control_entry {

@@ -203,6 +203,10 @@ static int keel_attr(struct fs *fs, const struct fs_view *view, struct stat *ret
         if (entry->file == view->file)
             ret_attr->st_mode = S_IFREG | entry->mode;
     ret_attr->st_nlink = 1;
+    if (view->file == CONTROL_SNAPSHOT) {
+        ret_attr->st_size = (off_t)fs->snapshot.size;
+        return 0;
+    }
     return text_size(fs, view, ret_attr);
 }
 
