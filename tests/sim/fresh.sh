@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Seeds that no commit before this one has run: fresh.sh KEEL-SIM SHAPE COUNT
+# Seeds that no commit before this one has run, the same ones in every clone: fresh.sh KEEL-SIM SHAPE COUNT
 set -euo pipefail
-commits=$(git -C "$(dirname "$0")" rev-list --count HEAD 2>/dev/null || echo 1)
-exec "$1" --shape "$2" --seed $((commits * 1000000)) --count "$3"
+when=$(git -C "$(dirname "$0")" log -1 --format=%ct 2>/dev/null || echo 1)
+exec "$1" --shape "$2" --seed "${when}00000" --count "$3"
