@@ -34,15 +34,15 @@ struct fs_node_info {
     bool (*peer_connected)(void *arg, uint64_t peer);
     /* Could this be a member's name, and HOST:PORT? */
     bool (*member_ok)(void *arg, const char *name, const char *address);
-    /* A snapshot for a user, one at a time: all that is applied now is in it. fs_snapshot_made tells
-     * when it can be read, and fs_snapshot_read what was, in the order in which it was asked for.
-     * Dropped at any time, also while it is made: nothing is told of that any more. */
+    /* A snapshot for a user, one at a time: all that is applied now is in it. fs_snapshot_made
+     * tells when it can be read, and fs_snapshot_read what was, in the order in which it was asked
+     * for. Dropped at any time, also while it is made: nothing is told of that any more. */
     void (*snapshot_make)(void *arg);
     void (*snapshot_read)(void *arg, uint64_t offset, size_t bytes);
     void (*snapshot_drop)(void *arg);
     /* Begins to give the store's free space back to the file system, unless that is under way
-     * already. KEEL_E_BUSY: not while a snapshot is being installed; KEEL_E_DISKFULL: a second store
-     * would not fit. */
+     * already. KEEL_E_BUSY: not while a snapshot is being installed; KEEL_E_DISKFULL: a second
+     * store would not fit. */
     int (*defrag)(void *arg);
 };
 

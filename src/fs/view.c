@@ -106,10 +106,10 @@ int view_record(struct mvcc *m, const struct mvcc_key *key, uint64_t at,
                 struct mvcc_record *ret_record)
 {
     struct mvcc_record then, bounds;
-    int err = bounds_of(m, key, &bounds);
+    int err = mvcc_get(m, key, at, &then);
 
     if (err == 0)
-        err = mvcc_get(m, key, at, &then);
+        err = bounds_of(m, key, &bounds);
     if (err != 0)
         return err;
     then.mode = view_mode(&then, &bounds);

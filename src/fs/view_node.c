@@ -96,6 +96,12 @@ int view_conditional(struct fs *fs, struct fs_node *parent, const struct fs_name
     return intern(fs, parent, name, &as, ret_node);
 }
 
+/* There is no such key: there was none at `rev`, or it is not known any more. */
+static int no_key(const struct fs *fs, uint64_t rev)
+{
+    return rev != 0 && rev < mvcc_compact_revision(fs->mvcc) ? KEEL_E_STALE : KEEL_E_NOTFOUND;
+}
+
 int view_lookup(struct fs *fs, struct fs_node *parent, const struct fs_name *parsed,
                 const char *name, struct fs_node **ret_node)
 {
@@ -110,7 +116,7 @@ int view_lookup(struct fs *fs, struct fs_node *parent, const struct fs_name *par
         return KEEL_E_NOTFOUND;
     as.key = parsed->base.len > 0 ? mvcc_child(fs->mvcc, dir, parsed->base) : dir;
     if (as.key == NULL)
-        return KEEL_E_NOTFOUND;
+        return no_key(fs, parsed->words & WORD_REV ? parsed->rev : 0);
     if (parsed->words & FS_CONDITIONAL) {
         if (mvcc_live_ino(as.key) == 0)
             return KEEL_E_NOTFOUND;
@@ -145,7 +151,7 @@ int view_child(struct fs *fs, struct fs_node *dir, const char *name, struct fs_n
         return KEEL_E_NOTDIR;
     as.key = mvcc_child(fs->mvcc, view->key, keel_slice_str(name));
     if (as.key == NULL)
-        return KEEL_E_NOTFOUND;
+        return no_key(fs, view->rev);
     int err = view_record(fs->mvcc, as.key, view->rev, &record);
 
     return err != 0 ? err : intern(fs, dir, name, &as, ret_node);
