@@ -52,8 +52,7 @@ static int failed(struct why why, const char *what, const char *name)
 {
     int err = errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;
 
-    snprintf(why.text, why.size, "cannot %s %s: %s", what, name,
-             strerror(errno));
+    snprintf(why.text, why.size, "cannot %s %s: %s", what, name, strerror(errno));
     return err;
 }
 

@@ -52,8 +52,8 @@ int store_install_recover(uint64_t map_bytes, uint64_t *ret_index, uint64_t *ret
 int store_install_peek(const char **ret_store, uint64_t *ret_index, uint64_t *ret_term,
                        char *ret_why, size_t why_size);
 
-/* store.new and what is in it goes, for whoever else builds one there, and has failed. Not while there
- * is a manifest. A kv that is open in it goes on working. */
+/* store.new and what is in it goes, for whoever else builds one there, and has failed. Not while
+ * there is a manifest. A kv that is open in it goes on working. */
 int store_new_remove(char *ret_why, size_t why_size);
 
 /* For tests: called with the name of each step once it is done. NULL otherwise. */
