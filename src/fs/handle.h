@@ -20,9 +20,9 @@
 #include "list.h"
 
 enum handle_kind {
-    HANDLE_FILE, /* a live file, or one that lives on while it is open */
-    HANDLE_TEXT, /* @stat, @log, a file of /@keel: the text of when it was opened */
-    HANDLE_PAST, /* a file of @rev */
+    HANDLE_FILE,     /* a live file, or one that lives on while it is open */
+    HANDLE_TEXT,     /* @stat, @log, a file of /@keel: the text of when it was opened */
+    HANDLE_PAST,     /* a file of @rev */
     HANDLE_SNAPSHOT, /* /@keel/snapshot */
     HANDLE_DIR,
 };
