@@ -345,7 +345,7 @@ static void a_process_killed_at_any_step_leaves_one_store_or_the_other(void **st
     for (; killed_at(install, at); at++) {
         bool is_new = at >= begins;
 
-        print_message("killed at '%s'\n", steps[at]);
+        print_message("# killed at '%s'\n", steps[at]);
         assert_int_equal(recover(), at >= begins && at < ends ? p->info.index : 0);
         assert_store("store", is_new ? "new" : "old", is_new ? p->info.index : 3);
         recover_and_finish();

@@ -435,7 +435,7 @@ static void a_process_killed_at_any_step_leaves_a_complete_store(void **state)
     store_defrag_step = NULL;
     assert_recovered();
     for (; killed_at(at); at++) {
-        print_message("killed at '%s'\n", steps[at]);
+        print_message("# killed at '%s'\n", steps[at]);
         assert_recovered();
     }
     assert_int_equal(at, step_count);
