@@ -71,9 +71,10 @@ struct kv_ops {
 };
 
 /* All of `from` as it is at some moment of the call, into `to`, which is empty: in durable pieces
- * of some megabytes, in key order. Others may read and write `from` meanwhile. go_on is asked
+ * of about a megabyte, in key order. Others may read and write `from` meanwhile. go_on is asked
  * before each piece; an error of its ends the copying, and so do those of a write. Then `to` holds
- * a part. */
+ * a part.
+ */
 int kv_copy(struct kv *from, struct kv *to, int (*go_on)(void *arg), void *arg);
 
 /* LMDB in a directory (created 0700), opened once with map_bytes of address space. KEEL_E_CORRUPT

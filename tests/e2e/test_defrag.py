@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from keel import wait_for
+import keel
+from keel import run, wait_for
 from load import Load
 from test_durability import kill_now, same_hash_everywhere
 
@@ -151,6 +152,30 @@ def test_a_node_that_is_stopped_during_it_stops_at_once_and_starts_clean(make_cl
         assert not os.path.exists(store(c, 1, "store.new")), moment
         c.start(1)
         assert hashes(c, "kept") == before
+
+
+def test_without_room_for_a_second_store_nothing_is_begun():
+    c = keel.Cluster(1)
+    disk = store(c, 1)
+    os.makedirs(disk)
+    run(["mount", "-t", "tmpfs", "-o", "size=100m,mode=0700", "small", disk])
+    try:
+        c.up()
+        put_files(c, "kept", 20)
+        wait_for(lambda: number(c, 1, "db_used") > 20 * MEGABYTE, 20)
+        result = c.keelctl(1, "defrag", check=False)
+        assert result.returncode == 1 and "no room on the node's disk" in result.stderr
+        with pytest.raises(OSError) as caught:
+            c.write(1, "@keel/defrag", "1", flags=0)
+        assert caught.value.errno == errno.ENOSPC
+        assert number(c, 1, "defragmentations") == 0 and not os.path.exists(store(c, 1, "store.new"))
+        run(["mount", "-o", "remount,size=400m", disk])
+        c.keelctl(1, "defrag")
+        wait_for(lambda: is_done(c, 1), 20)
+    finally:
+        c.down()
+        run(["umount", "-l", disk], check=False)
+        c.close()
 
 
 def test_the_file_takes_a_1_of_root_and_nothing_else(shared_node):
