@@ -194,6 +194,31 @@ static bool parse_bool(const char *name, const char *text, bool *ret)
     return false;
 }
 
+/* Where an option goes whose text is taken as it is; NULL: it is not one of those. */
+static const char **text_option(struct settings *s, int id)
+{
+    struct node_options *o = &s->node;
+    const struct {
+        enum option_id id;
+        const char **text;
+    } texts[] = {
+        { OPT_NAME, &o->name },
+        { OPT_DATA_DIR, &o->data_dir },
+        { OPT_WAL_DIR, &o->wal_dir },
+        { OPT_LISTEN_PEER, &o->listen_peer },
+        { OPT_INITIAL_CLUSTER, &o->initial_cluster },
+        { OPT_CLUSTER_TOKEN, &o->cluster_token },
+        { OPT_JOIN, &o->join },
+        { OPT_MOUNT_POINT, &o->mount_point },
+        { OPT_CONFIG, &s->config },
+    };
+
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(texts); i++)
+        if ((int)texts[i].id == id)
+            return texts[i].text;
+    return NULL;
+}
+
 /* One option; text is NULL for flags on the command line. False: complained. */
 static bool set_option(struct settings *s, int id, const char *name, const char *text)
 {
@@ -204,34 +229,11 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
         return true;
     if (!s->from_file)
         s->given |= 1ul << id;
-    switch ((enum option_id)id) {
-    case OPT_NAME:
-        o->name = text;
+    if (text_option(s, id) != NULL) {
+        *text_option(s, id) = text;
         return true;
-    case OPT_DATA_DIR:
-        o->data_dir = text;
-        return true;
-    case OPT_WAL_DIR:
-        o->wal_dir = text;
-        return true;
-    case OPT_LISTEN_PEER:
-        o->listen_peer = text;
-        return true;
-    case OPT_INITIAL_CLUSTER:
-        o->initial_cluster = text;
-        return true;
-    case OPT_CLUSTER_TOKEN:
-        o->cluster_token = text;
-        return true;
-    case OPT_JOIN:
-        o->join = text;
-        return true;
-    case OPT_MOUNT_POINT:
-        o->mount_point = text;
-        return true;
-    case OPT_CONFIG:
-        s->config = text;
-        return true;
+    }
+    switch (id) {
     case OPT_MOUNT_OPTIONS:
         split_mount_options(o, text);
         return true;
@@ -261,11 +263,9 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
         return parse_number(name, text, 1 << 20, 1ull << 40, &o->log_kept_bytes);
     case OPT_LOG_LEVEL:
         return parse_level(text, &s->level);
-    case OPT_VERSION:
-    case OPT_HELP:
-        break;
+    default: /* --version and --help, in a file */
+        return false;
     }
-    return false;
 }
 
 static int on_ini_line(void *arg, const char *section, const char *name, const char *value)
