@@ -17,7 +17,7 @@ BUILD = pathlib.Path(os.environ.get("KEEL_BUILD", ROOT / "build"))
 
 SHARED = {
     "arena.h", "buf.h", "bytes.h", "check.h", "err.h", "hash.h", "heap.h", "keel_limits.h",
-    "list.h", "mutant.h", "rng.h",
+    "list.h", "mutant.h", "rng.h", "units.h",
 }
 COMMAND = {"command.h", "command.pb-c.h"}
 
@@ -47,7 +47,7 @@ PARTS = [
     ("apply", r"apply(_\w+)?\.[ch]"),
     ("replica", r"replica(_\w+)?\.[ch]"),
     ("log", r"log\.[ch]"),
-    ("base", r"(arena|buf|bytes|check|err|hash|heap|keel_limits|list|mutant|rng)\.[ch]"),
+    ("base", r"(arena|buf|bytes|check|err|hash|heap|keel_limits|list|mutant|rng|units)\.[ch]"),
     ("mountinfo", r"mountinfo\.[ch]"),
     ("outside", r"(data_dir|worker|lookout|options|config)\.[ch]"),
     ("install", r"store_(install|defrag)\.[ch]"),
