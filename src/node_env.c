@@ -338,9 +338,9 @@ void node_workers_stop(struct node *node)
     if (!node->workers_running)
         return;
     node->workers_running = false;
-    worker_stop(&node->wal_worker);
     node_defrag_stop(node);
     worker_stop(&node->db_worker);
+    worker_stop(&node->wal_worker); /* a checkpoint that is told lets go of log */
     node_snapshots_stop(node);
     node_defrag_free(node);
 }
