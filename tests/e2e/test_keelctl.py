@@ -81,7 +81,7 @@ def test_troubles_are_told_with_what_to_do(shared_cluster, tmp_path):
         (["--mount", tmp_path, "status"], 1, "not the mount point of a running keelfs node"),
         (["--mount", mount, "log", "no/such"], 1, "no such key"),
         (["--mount", mount, "log", "/etc/passwd"], 2, "not in the mount"),
-        (["--mount", mount, "compact", "7"], 2, "the commands are: status, members, transfer, log"),
+        (["--mount", mount, "watch", "f"], 2, "the commands are: status, members, transfer, settings, "),
         (["--mount", mount, "log"], 2, "usage: keelctl log PATH"),
         (["--mount", mount], 2, "which command?"),
         (["--mount", mount, "members", "add", "n4"], 2, "usage: keelctl members"),
@@ -101,9 +101,9 @@ def test_troubles_are_told_with_what_to_do(shared_cluster, tmp_path):
 
 def test_help_names_exactly_the_commands_that_there_are():
     text = keelctl("--help").stdout
-    for name in ["status", "members [CHANGE]", "transfer [NAME]", "log PATH"]:
+    for name in ["status", "members [CHANGE]", "settings [CHANGE]", "transfer [NAME]", "compact REV", "defrag", "log PATH"]:
         assert f"\n  {name}" in text
-    assert "compact" not in text and "lease" not in text
+    assert "lease" not in text and "watch" not in text
 
 
 def test_a_node_that_does_not_answer_or_is_dead_is_no_reason_to_hang(make_cluster):
