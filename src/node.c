@@ -176,6 +176,24 @@ static int write_first_entry(struct node *node)
     return err;
 }
 
+/* Where there is an identity there must be a log, and none is made in its place: the next start
+ * would take it for the node's own. */
+static int check_log_is_there(const struct node *node, const char *dir)
+{
+    bool there;
+    int err = wal_is_there(node->disk, &there);
+
+    if (err != 0) {
+        log_error("log: cannot list the directory %s: %s", dir, keel_strerror(err));
+        return err;
+    }
+    if (there || node->identity_is_new)
+        return 0;
+    log_error("the log is gone from the data directory: what this node has promised is in it. "
+              "Restore it, or remove this member and add it again");
+    return KEEL_E_CORRUPT;
+}
+
 static int open_log(struct node *node, const struct snapshot_info *installed,
                     struct wal_recovery *ret_recovery)
 {
@@ -187,7 +205,9 @@ static int open_log(struct node *node, const struct snapshot_info *installed,
         log_error("log: cannot open the directory %s: %s", dir, strerror(sys_err));
         return err;
     }
-    err = recover_log(node, installed, ret_recovery);
+    err = check_log_is_there(node, dir);
+    if (err == 0)
+        err = recover_log(node, installed, ret_recovery);
     /* a start that was interrupted here may have left the log without it */
     if (err != 0 || !node->identity_is_new || node->founders.count == 0 ||
         ret_recovery->last_index != 0)
@@ -229,23 +249,16 @@ static void make_replica(struct node *node, struct wal_recovery *recovery)
     node->replica = replica_new(&node->env, node->apply, &options);
 }
 
-/* The identity is written last: where there is one, there must be a log. */
-static int settle_identity(struct node *node, const struct wal_recovery *recovery)
+/* The identity is written last. */
+static int settle_identity(struct node *node)
 {
     char why[512];
+    int err =
+        node->identity_is_new ? identity_save(node->dir_fd, &node->identity, why, sizeof why) : 0;
 
-    if (node->identity_is_new) {
-        int err = identity_save(node->dir_fd, &node->identity, why, sizeof why);
-
-        if (err != 0)
-            log_error("%s", why);
-        return err;
-    }
-    if (!recovery->fresh)
-        return 0;
-    log_error("the log is gone from the data directory: what this node has promised is in it. "
-              "Restore it, or remove this member and add it again");
-    return KEEL_E_CORRUPT;
+    if (err != 0)
+        log_error("%s", why);
+    return err;
 }
 
 static int finish_install(const struct snapshot_info *installed)
@@ -272,7 +285,7 @@ static int open_local_state(struct node *node)
     if (err == 0)
         err = open_log(node, &installed, &recovery);
     if (err == 0)
-        err = settle_identity(node, &recovery);
+        err = settle_identity(node);
     if (err == 0)
         err = finish_install(&installed);
     if (err == 0) {

@@ -54,6 +54,22 @@ int wal_open(struct disk *disk, const struct wal_options *options, struct wal **
     return 0;
 }
 
+static int is_segment(void *arg, const char *name)
+{
+    uint64_t epoch;
+
+    (void)arg;
+    return wal_segment_parse_name(name, &epoch) ? 1 : 0;
+}
+
+int wal_is_there(struct disk *disk, bool *ret_there)
+{
+    int found = disk->ops->list(disk, is_segment, NULL);
+
+    *ret_there = found == 1;
+    return found < 0 ? found : 0;
+}
+
 struct wal *wal_close(struct wal *w)
 {
     if (w == NULL)

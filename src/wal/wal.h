@@ -74,6 +74,9 @@ void wal_recovery_free(struct wal_recovery *recovery);
  * KEEL_E_INVALID another cluster's or node's log, KEEL_E_DISKFULL, KEEL_E_IO. */
 int wal_open(struct disk *disk, const struct wal_options *options, struct wal **ret_wal,
              struct wal_recovery *ret_recovery, char *ret_why, size_t why_size);
+/* Is there a log, or what is left of one? wal_open would make one. A file is enough: what is in it
+ * is not looked at. */
+int wal_is_there(struct disk *disk, bool *ret_there);
 struct wal *wal_close(struct wal *w); /* takes NULL, returns NULL; writes nothing */
 
 /* Appends all batches, in order, with one write and one fdatasync (more only when a segment ends or

@@ -407,8 +407,9 @@ def test_a_data_directory_of_which_a_part_is_gone_is_refused(place, what):
     assert place.stop(node) == 0
     gone = os.path.join(place.data, what)
     os.rename(gone, place.path("gone"))
-    result = place.refused([*place.good(bootstrap=None), place.mnt])
-    assert result.returncode in (1, 2), result.stderr
+    for _ in range(2):  # the first start must not make a log that the second one takes for its own
+        result = place.refused([*place.good(bootstrap=None), place.mnt])
+        assert result.returncode in (1, 2), result.stderr
     if what == "wal":
         assert "the log is gone from the data directory" in result.stderr and "Restore it" in result.stderr
     else:
