@@ -31,7 +31,6 @@ static const uint64_t PAUSE_US = UINT64_C(600000000); /* between two that nobody
 enum phase { IDLE, COPYING, READY, CATCHING_UP, SWITCHING, SWITCHED, DROPPING };
 
 struct defrag {
-    struct worker worker;
     enum phase phase;
     bool wanted, install_waits, stopping;
     atomic_bool give_up;
@@ -105,7 +104,7 @@ static void submit(struct node *node, enum phase phase, struct defrag_work asked
 
     *w = asked;
     node->defrag->phase = phase;
-    worker_submit(&node->defrag->worker, &w->work);
+    worker_submit(&node->defrag_worker, &w->work);
 }
 
 /* Does the copy have to follow what is written? */
@@ -409,7 +408,7 @@ void node_defrag_start(struct node *node)
     struct defrag *d = node->defrag = keel_calloc(1, sizeof *d);
 
     d->kept_tail = &d->kept;
-    worker_start(&d->worker, &node->loop, &defrag_worker_ops, node, 0);
+    worker_start(&node->defrag_worker, &node->loop, &defrag_worker_ops, node, 0);
 }
 
 void node_defrag_stop(struct node *node)
@@ -420,7 +419,7 @@ void node_defrag_stop(struct node *node)
 
     d->stopping = true;
     atomic_store(&d->give_up, true);
-    worker_stop(&d->worker);
+    worker_stop(&node->defrag_worker);
     free_batches(take_kept(d));
     if (d->kv != NULL)
         err = store_defrag_remove(d->kv, why, sizeof why);

@@ -65,12 +65,12 @@ struct node {
     struct replica *replica;
     struct peer_pool *peers;
     struct fs *fs;
-    struct worker wal_worker, db_worker, snap_worker;
-    struct snapshots *snapshots; /* node_snapshot.c's */
-    struct defrag *defrag;       /* node_defrag.c's */
-    bool checkpoint_out;         /* the replica has handed one over that is not in the store yet */
-    bool installing;             /* a snapshot, from when it was asked for until it is finished */
-    unsigned store_readers;      /* on other threads: works that read the `kv` of when they began */
+    struct worker wal_worker, db_worker, snap_worker, defrag_worker; /* as long as the loop */
+    struct snapshots *snapshots;                                     /* node_snapshot.c's */
+    struct defrag *defrag;                                           /* node_defrag.c's */
+    bool checkpoint_out;    /* the replica has handed one over that is not in the store yet */
+    bool installing;        /* a snapshot, from when it was asked for until it is finished */
+    unsigned store_readers; /* on other threads: works that read the `kv` of when they began */
     uint64_t map_bytes, log_kept_bytes;
     size_t wal_written_bytes; /* the log thread's: since it last filled ahead */
     bool workers_running;
