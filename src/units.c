@@ -1,7 +1,6 @@
 /* A number, and a unit out of a table. */
 #include "units.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct unit {
@@ -21,12 +20,15 @@ static const struct unit times[] = {
 static bool parse(const char *text, const struct unit *units, uint64_t *ret)
 {
     size_t digits = strspn(text, "0123456789");
+    uint64_t number = 0;
 
-    if (digits == 0 || digits > 18)
+    if (digits == 0 || digits > 18) /* more than 64 bits may take */
         return false;
+    for (size_t i = 0; i < digits; i++)
+        number = 10 * number + (uint64_t)(text[i] - '0');
     for (const struct unit *unit = units; unit->name != NULL; unit++)
         if (strcmp(text + digits, unit->name) == 0)
-            return !__builtin_mul_overflow(strtoull(text, NULL, 10), unit->factor, ret);
+            return !__builtin_mul_overflow(number, unit->factor, ret);
     return false;
 }
 
