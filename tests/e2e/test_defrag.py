@@ -119,7 +119,6 @@ MOMENTS = {
 }
 
 
-@pytest.mark.sanitizer
 def test_killed_during_it_a_node_has_all_that_was_acknowledged(make_cluster):
     c = make_cluster(1)
     put_files(c, "kept", 20)
