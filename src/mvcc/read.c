@@ -247,6 +247,8 @@ int mvcc_read(struct mvcc *m, const struct mvcc_content *content, struct keel_sl
     const struct pending_entry *entry = store_find_pending(m, content->at);
 
     if (entry != NULL) {
+        if (entry->content.owner == NULL)
+            return KEEL_E_STALE; /* compacted before it was handed to the kv */
         if (entry->content.bytes.len != content->length)
             return KEEL_E_CORRUPT;
         *ret_bytes = entry->content.bytes;

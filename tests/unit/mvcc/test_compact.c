@@ -227,6 +227,29 @@ static void what_was_never_written_is_not_written_when_it_is_gone(void **state)
     assert_int_equal(mvcc_pending_bytes(f->m), 0);
 }
 
+/* An open file's content, say, that somebody goes on reading. */
+static void content_that_is_gone_is_stale_whether_it_was_written_or_not(void **state)
+{
+    struct fixture *f = *state;
+
+    for (int written = 0; written < 2; written++) {
+        struct mvcc_record old;
+        struct keel_slice bytes;
+
+        help_write(f->m, "k", "some text");
+        assert_int_equal(mvcc_get(f->m, help_key(f->m, "k"), 0, &old), 0);
+        if (written)
+            help_checkpoint(f->m, f->kv);
+        help_write(f->m, "k", "other text");
+        assert_int_equal(mvcc_read(f->m, &old.content, &bytes), 0);
+        help_compact_all(f->m, mvcc_revision(f->m));
+        if (written)
+            help_checkpoint(f->m, f->kv);
+        assert_int_equal(mvcc_read(f->m, &old.content, &bytes), KEEL_E_STALE);
+        mvcc_read_end(f->m);
+    }
+}
+
 static void what_a_checkpoint_holds_is_removed_by_the_next_one(void **state)
 {
     struct fixture *f = *state;
@@ -548,6 +571,7 @@ int main(void)
         FIXTURE_TEST(the_point_never_goes_back),
         FIXTURE_TEST(moving_the_point_and_a_step_take_no_revision),
         FIXTURE_TEST(what_was_never_written_is_not_written_when_it_is_gone),
+        FIXTURE_TEST(content_that_is_gone_is_stale_whether_it_was_written_or_not),
         FIXTURE_TEST(what_a_checkpoint_holds_is_removed_by_the_next_one),
         FIXTURE_TEST(versions_go_on_when_the_generations_beginning_is_gone),
         FIXTURE_TEST(a_long_history_goes_from_the_front_and_grows_at_the_end),
