@@ -115,7 +115,6 @@ MOMENTS = {
     "copying": lambda c, inode: size_of(store(c, 1, "store.new/data.mdb")) > 6 << 20,
     "copied": lambda c, inode: size_of(store(c, 1, "store.new/data.mdb")) > 18 << 20,
     "switched": lambda c, inode: os.stat(store(c, 1, "store")).st_ino != inode,
-    "done": lambda c, inode: is_done(c, 1),
 }
 
 
