@@ -39,11 +39,7 @@ struct need {
 
 static uint64_t record_bytes(const struct mvcc_key *key)
 {
-    uint64_t bytes = RECORD_COUNTS;
-
-    for (; mvcc_parent(key) != NULL; key = mvcc_parent(key))
-        bytes += mvcc_name(key).len + 1;
-    return bytes;
+    return RECORD_COUNTS + apply_path_len(key);
 }
 
 static struct need need_of_content(struct apply_op *op, uint64_t ino, uint64_t end, bool replace)

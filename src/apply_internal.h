@@ -72,6 +72,9 @@ void apply_watch_room(struct apply *a, int err);
 
 /* ---- apply_ops.c ---- */
 
+/* Bytes of what stands before a name in this directory; one more than those of the key itself. */
+size_t apply_path_len(const struct mvcc_key *key);
+
 /* Executes a command that touches the keyspace or leases; fills in op->result apart from err, which
  * is returned. An error leaves the state as it was. */
 int apply_create(struct apply_op *op, const Keel__Create *create);

@@ -63,7 +63,7 @@ static bool name_is_valid(struct keel_slice name)
            !keel_slice_equal(name, keel_slice_str(".."));
 }
 
-static size_t path_len(const struct mvcc_key *key)
+size_t apply_path_len(const struct mvcc_key *key)
 {
     size_t len = 0;
 
@@ -230,7 +230,7 @@ static int check_new(struct apply_op *op, const Keel__Create *create, const stru
     if (create->ino == 0 || create->ino >= op->a->next_ino ||
         mvcc_by_ino(op->a->mvcc, create->ino) != NULL)
         return KEEL_E_INVALID;
-    if (path_len(place->dir) + place->name.len > KEEL_PATH_MAX)
+    if (apply_path_len(place->dir) + place->name.len > KEEL_PATH_MAX)
         return KEEL_E_NAMETOOLONG;
     switch (create->kind) {
     case KEEL__KIND__FILE:
@@ -626,7 +626,7 @@ static int check_rename(const Keel__Rename *rename, const struct place *from,
         return KEEL_E_EXISTS;
     if (to->live && mvcc_live_kind(to->key) == MVCC_DIR)
         return KEEL_E_ISDIR;
-    return path_len(to->dir) + to->name.len > KEEL_PATH_MAX ? KEEL_E_NAMETOOLONG : 0;
+    return apply_path_len(to->dir) + to->name.len > KEEL_PATH_MAX ? KEEL_E_NAMETOOLONG : 0;
 }
 
 static void move_key(struct apply_op *op, const struct place *from, const struct place *to)

@@ -55,10 +55,17 @@ static uint64_t old_enough(const struct replica *r, uint64_t now)
     return revision;
 }
 
-static uint64_t target(const struct replica *r, uint64_t now)
+/* Where the point should move, if that is beyond `point`; else something at most as far. The
+ * samples are looked through only if there is enough history to let go: this is asked all the time.
+ */
+static uint64_t target(const struct replica *r, uint64_t now, uint64_t point)
 {
     uint64_t revision = mvcc_revision(r->mvcc), kept = apply_settings(r->apply)->history_revisions;
-    uint64_t by_count = revision > kept ? revision - kept : 0, by_time = old_enough(r, now);
+    uint64_t by_count = revision > kept ? revision - kept : 0;
+
+    if (by_count <= point)
+        return by_count;
+    uint64_t by_time = old_enough(r, now);
 
     return by_time < by_count ? by_time : by_count;
 }
@@ -93,10 +100,12 @@ void history_duties(struct replica *r, uint64_t now)
     take_sample(r, now);
     if (!leases_leads_for_sure(r))
         return;
-    uint64_t point = mvcc_compact_revision(r->mvcc), to = target(r, now);
-    uint64_t slack = apply_settings(r->apply)->history_revisions / 20;
+    /* Not for every single revision. */
+    uint64_t point =
+        mvcc_compact_revision(r->mvcc) + apply_settings(r->apply)->history_revisions / 20;
+    uint64_t to = target(r, now, point);
 
-    if (to > point + slack && (h->asked_us == 0 || now - h->asked_us >= DUTY_US)) {
+    if (to > point && (h->asked_us == 0 || now - h->asked_us >= DUTY_US)) {
         h->asked_us = now;
         propose_compact(r, now, to);
     }

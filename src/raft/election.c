@@ -431,10 +431,7 @@ uint64_t raft_deadline(const struct raft *r)
 
 static bool will_vote(const struct raft *r, uint64_t id)
 {
-    for (size_t i = 0; i < r->config.voter_count; i++)
-        if (r->config.voters[i] == id)
-            return true;
-    return false;
+    return raft_ids_contain(r->config.voters, r->config.voter_count, id);
 }
 
 uint64_t raft_furthest_voter(const struct raft *r)

@@ -190,14 +190,6 @@ bool raft_is_caught_up(const struct raft *r, uint64_t id)
            peer->state == RAFT_REPLICATE && peer->match >= r->caught_up_index;
 }
 
-static bool contains(const uint64_t *ids, size_t count, uint64_t id)
-{
-    for (size_t i = 0; i < count; i++)
-        if (ids[i] == id)
-            return true;
-    return false;
-}
-
 /* A learner votes when it holds what the others have: else the cluster might have to wait for it
  * (thesis 4.2.1). Whoever is made a voter from nothing is so by the operator's express wish. */
 static bool learners_are_ready(const struct raft *r, const struct raft_config *target)
@@ -205,7 +197,8 @@ static bool learners_are_ready(const struct raft *r, const struct raft_config *t
     for (size_t i = 0; i < target->voter_count; i++) {
         uint64_t id = target->voters[i];
 
-        if (contains(r->config.learners, r->config.learner_count, id) && !raft_is_caught_up(r, id))
+        if (raft_ids_contain(r->config.learners, r->config.learner_count, id) &&
+            !raft_is_caught_up(r, id))
             return false;
     }
     return true;

@@ -3,7 +3,7 @@
 #include "mutant.h"
 #include "raft/quorum.h"
 
-static bool contains(const uint64_t *ids, size_t count, uint64_t id)
+bool raft_ids_contain(const uint64_t *ids, size_t count, uint64_t id)
 {
     for (size_t i = 0; i < count; i++) {
         if (ids[i] == id)
@@ -66,12 +66,12 @@ uint64_t raft_quorum_value(const struct raft_config *config,
 
 bool raft_config_is_voter(const struct raft_config *config, uint64_t id)
 {
-    return contains(config->voters, config->voter_count, id) ||
-           contains(config->old_voters, config->old_voter_count, id);
+    return raft_ids_contain(config->voters, config->voter_count, id) ||
+           raft_ids_contain(config->old_voters, config->old_voter_count, id);
 }
 
 bool raft_config_is_member(const struct raft_config *config, uint64_t id)
 {
     return raft_config_is_voter(config, id) ||
-           contains(config->learners, config->learner_count, id);
+           raft_ids_contain(config->learners, config->learner_count, id);
 }

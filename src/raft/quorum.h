@@ -14,6 +14,7 @@ bool raft_quorum_reached(const struct raft_config *config,
 uint64_t raft_quorum_value(const struct raft_config *config,
                            uint64_t (*value)(const void *arg, uint64_t id), const void *arg);
 
+bool raft_ids_contain(const uint64_t *ids, size_t count, uint64_t id);
 bool raft_config_is_voter(const struct raft_config *config, uint64_t id);
 bool raft_config_is_member(const struct raft_config *config, uint64_t id);
 
