@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "check.h"
+
 void help_dir_new(char *ret_dir, size_t size)
 {
     const char *tmp = getenv("TMPDIR");
@@ -74,6 +76,26 @@ static struct mvcc_key *parent_of(struct mvcc *m, const char *path, struct keel_
     }
     *ret_name = keel_slice_str(path);
     return key;
+}
+
+int help_set_up(void **state)
+{
+    struct fixture *f = keel_calloc(1, sizeof *f);
+
+    f->kv = kv_mem_new();
+    f->m = help_open(f->kv);
+    *state = f;
+    return 0;
+}
+
+int help_tear_down(void **state)
+{
+    struct fixture *f = *state;
+
+    mvcc_close(f->m);
+    f->kv->ops->close(f->kv);
+    free(f);
+    return 0;
 }
 
 struct mvcc_key *help_key(struct mvcc *m, const char *path)

@@ -22,6 +22,14 @@ void help_checkpoint(struct mvcc *m, struct kv *kv);
 /* Closes and opens again. */
 struct mvcc *help_reopen(struct mvcc *m, struct kv *kv);
 
+/* A fresh mvcc in memory: cmocka's state of most tests. */
+struct fixture {
+    struct kv *kv;
+    struct mvcc *m;
+};
+int help_set_up(void **state);
+int help_tear_down(void **state);
+
 /* The key of a path, or NULL. */
 struct mvcc_key *help_key(struct mvcc *m, const char *path);
 /* One transaction each, at the next index; new files get the next inode number that is free in m.

@@ -7,31 +7,6 @@
 #include "check.h"
 #include "mvcc/record.h"
 
-struct fixture {
-    struct kv *kv;
-    struct mvcc *m;
-};
-
-static int set_up(void **state)
-{
-    struct fixture *f = keel_calloc(1, sizeof *f);
-
-    f->kv = kv_mem_new();
-    f->m = help_open(f->kv);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-
-    mvcc_close(f->m);
-    f->kv->ops->close(f->kv);
-    free(f);
-    return 0;
-}
-
 static bool compact_for(struct mvcc *m, uint64_t bytes)
 {
     struct mvcc_txn *txn = help_begin(m);
@@ -561,7 +536,7 @@ static void keys_that_a_reload_left_empty_go_with_the_next_step(void **state)
     f->m = help_open(f->kv);
 }
 
-#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, help_set_up, help_tear_down)
 
 int main(void)
 {

@@ -9,31 +9,6 @@
 #include "hash.h"
 #include "mvcc/record.h"
 
-struct fixture {
-    struct kv *kv;
-    struct mvcc *m;
-};
-
-static int set_up(void **state)
-{
-    struct fixture *f = keel_calloc(1, sizeof *f);
-
-    f->kv = kv_mem_new();
-    f->m = help_open(f->kv);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-
-    mvcc_close(f->m);
-    f->kv->ops->close(f->kv);
-    free(f);
-    return 0;
-}
-
 static struct mvcc_record record_of(struct mvcc *m, const char *path, uint64_t at)
 {
     struct mvcc_record record;
@@ -794,7 +769,7 @@ static void a_record_that_rotted_after_the_start_is_not_handed_out(void **state)
     assert_int_equal(mvcc_get(f->m, help_key(f->m, "d/b"), 0, &record), KEEL_E_CORRUPT);
 }
 
-#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, help_set_up, help_tear_down)
 
 int main(void)
 {

@@ -4,31 +4,6 @@
 #include "check.h"
 #include "mvcc/record.h"
 
-struct fixture {
-    struct kv *kv;
-    struct mvcc *m;
-};
-
-static int set_up(void **state)
-{
-    struct fixture *f = keel_calloc(1, sizeof *f);
-
-    f->kv = kv_mem_new();
-    f->m = help_open(f->kv);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *f = *state;
-
-    mvcc_close(f->m);
-    f->kv->ops->close(f->kv);
-    free(f);
-    return 0;
-}
-
 /* ---- damage ---- */
 
 /* Puts a record into the kv as if it had always been there, and opens. */
@@ -231,7 +206,7 @@ static void a_rebuilt_keyspace_goes_on_losing_what_the_other_loses(void **state)
         run_random(seed);
 }
 
-#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define FIXTURE_TEST(name) cmocka_unit_test_setup_teardown(name, help_set_up, help_tear_down)
 
 int main(void)
 {
