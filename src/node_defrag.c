@@ -6,9 +6,9 @@
  *    │          │(error)   │ └──> switching ──> switched ──┐
  *    └──────────┴──<───────┴────── dropping <──────────────┘
  *
- * It begins while no checkpoint is out, and all that are written from then on are kept. With the
- * last of them in the copy the two stores change places; a checkpoint that comes in that moment is
- * held, and written to the new store. */
+ * It begins while no checkpoint is out, and the keys of all that are written from then on are kept,
+ * to be copied once more. With the last of them in the copy the two stores change places; a
+ * checkpoint that comes in that moment is held, and written to the new store. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -20,8 +20,8 @@
 #include "store_install.h"
 
 enum {
-    KEPT_BYTES_MAX = 64 << 20,             /* of checkpoints; beyond it, it is given up */
-    FEW_BYTES = 2 * KEEL_CHECKPOINT_BYTES, /* left to be caught up with: the switch may come */
+    KEPT_BYTES_MAX = 64 << 20,             /* of keys; beyond it, it is given up */
+    FEW_BYTES = 2 * KEEL_CHECKPOINT_BYTES, /* to be copied once more: the switch may come */
     ROUNDS_MAX = 32,                       /* of catching up */
 };
 
@@ -36,9 +36,10 @@ struct defrag {
     atomic_bool give_up;
     struct kv *kv;         /* the copy, until the switch */
     struct kv *old;        /* after it: still to be closed */
-    struct kv_batch *kept; /* written to the store, not yet to the copy */
+    struct kv_batch *kept; /* written to the store, not yet to the copy: keys */
     struct kv_batch **kept_tail;
-    size_t kept_bytes;
+    size_t kept_bytes;   /* in memory */
+    uint64_t left_bytes; /* to be copied once more */
     struct kv_batch *held; /* for whatever the store is after the switch */
     unsigned rounds;
     uint64_t tried_us; /* the last time; 0: never */
@@ -77,10 +78,10 @@ static void run_one(struct node *node, struct defrag_work *w)
                                    sizeof w->why);
         break;
     case CATCH_UP:
-        w->err = store_defrag_catch_up(w->kv, w->batches, w->why, sizeof w->why);
+        w->err = store_defrag_catch_up(w->old, w->kv, w->batches, w->why, sizeof w->why);
         break;
     case SWITCH:
-        w->err = store_defrag_catch_up(w->kv, w->batches, w->why, sizeof w->why);
+        w->err = store_defrag_catch_up(w->old, w->kv, w->batches, w->why, sizeof w->why);
         if (w->err == 0)
             w->err = store_defrag_switch(w->old, w->kv, w->why, sizeof w->why);
         break;
@@ -121,6 +122,7 @@ static struct kv_batch *take_kept(struct defrag *d)
     d->kept = NULL;
     d->kept_tail = &d->kept;
     d->kept_bytes = 0;
+    d->left_bytes = 0;
     return list;
 }
 
@@ -174,10 +176,11 @@ static void go_on(struct node *node)
         give_up(node, "writes are faster");
     if (atomic_load(&d->give_up)) {
         drop_copy(node);
-    } else if (d->kept_bytes > FEW_BYTES) {
+    } else if (d->left_bytes > FEW_BYTES) {
         d->rounds++;
         submit(node, CATCHING_UP,
-               (struct defrag_work){ .verb = CATCH_UP, .kv = d->kv, .batches = take_kept(d) });
+               (struct defrag_work){
+                   .verb = CATCH_UP, .kv = d->kv, .old = node->kv, .batches = take_kept(d) });
     } else if (!node->checkpoint_out) {
         submit(node, SWITCHING,
                (struct defrag_work){
@@ -379,10 +382,12 @@ void node_defrag_written(struct node *node, struct kv_batch *batch_take)
         kv_batch_free(batch_take);
         return;
     }
+    kv_batch_forget_values(batch_take);
     *d->kept_tail = batch_take;
     d->kept_tail = &batch_take->next;
     batch_take->next = NULL;
-    d->kept_bytes += batch_take->bytes + batch_take->count * sizeof *batch_take->writes;
+    d->left_bytes += batch_take->bytes;
+    d->kept_bytes += batch_take->capacity * sizeof *batch_take->writes;
     if (d->kept_bytes > KEPT_BYTES_MAX) {
         give_up(node, "writes are faster");
         free_batches(take_kept(d));

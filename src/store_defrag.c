@@ -81,29 +81,33 @@ int store_defrag_copy(struct kv *from, uint64_t map_bytes, const atomic_bool *gi
     return 0;
 }
 
-int store_defrag_catch_up(struct kv *kv, const struct kv_batch *batches, char *ret_why,
-                          size_t why_size)
+int store_defrag_catch_up(struct kv *from, struct kv *kv, const struct kv_batch *batches,
+                          char *ret_why, size_t why_size)
 {
-    int err = 0;
+    int err = kv_follow(from, kv, batches);
 
-    for (const struct kv_batch *batch = batches; batch != NULL && err == 0; batch = batch->next) {
-        err = kv->ops->write(kv, batch);
-        step("batch written");
-    }
     if (err != 0)
         snprintf(ret_why, why_size, "cannot write to " STORE_NEW ": %s", keel_strerror(err));
+    step("caught up");
     return err;
 }
 
 /* ---- switch ---- */
 
+/* Empty when nothing has ever been written. */
+static struct keel_slice state_of(struct kv *kv, struct kv_read *read)
+{
+    struct keel_slice state;
+
+    return kv->ops->get(read, KV_META, keel_slice_str(STATE), &state) == 0
+               ? state
+               : keel_slice_of(NULL, 0);
+}
+
 static bool is_same_state(struct kv *a, struct kv *b)
 {
     struct kv_read *read_a = a->ops->read_begin(a), *read_b = b->ops->read_begin(b);
-    struct keel_slice state_a, state_b;
-    bool same = a->ops->get(read_a, KV_META, keel_slice_str(STATE), &state_a) == 0 &&
-                b->ops->get(read_b, KV_META, keel_slice_str(STATE), &state_b) == 0 &&
-                keel_slice_equal(state_a, state_b);
+    bool same = keel_slice_equal(state_of(a, read_a), state_of(b, read_b));
 
     a->ops->read_end(read_a);
     b->ops->read_end(read_b);

@@ -2,11 +2,11 @@
  * directory), while that goes on being read and written. Blocking; for one thread at a time, and
  * not while a snapshot is being installed.
  *
- *   copy      store.new is made of what is in the store at some moment. Whatever is written to the
- *             store after the beginning of it, the caller keeps
- *   catch up  and writes to the new one, too, in the same order
- *   switch    with both at the same log index, and nobody writing: store and store.new change
- * places remove    the old one is closed, and goes
+ *   copy      store.new is made of what is in the store at some moment. Of whatever is written to
+ *             the store after the beginning of it, the caller keeps the keys
+ *   catch up  and these are copied again
+ *   switch    with all of them copied, and nobody writing: store and store.new change places
+ *   remove    the old one is closed, and goes
  *
  * A crash leaves one that is complete in `store`, at every step: before the switch that is the old
  * one, and at the switch both are the same. What is in store.new without a manifest is rubbish to
@@ -26,9 +26,9 @@ bool store_defrag_has_room(uint64_t used);
 int store_defrag_copy(struct kv *from, uint64_t map_bytes, const atomic_bool *give_up,
                       struct kv **ret_kv, char *ret_why, size_t why_size);
 
-/* Batches in a list, that of the oldest first. */
-int store_defrag_catch_up(struct kv *kv, const struct kv_batch *batches, char *ret_why,
-                          size_t why_size);
+/* With all keys that are written in the batches, a list: as kv_follow. */
+int store_defrag_catch_up(struct kv *from, struct kv *kv, const struct kv_batch *batches,
+                          char *ret_why, size_t why_size);
 
 /* Both stay open, and each is then where the other one was. An error: nothing has happened. When it
  * cannot be told whether it has, the process ends. */

@@ -49,6 +49,15 @@ void kv_batch_remove(struct kv_batch *batch, enum kv_table table, struct keel_sl
     batch_add(batch, table, key)->remove = true;
 }
 
+void kv_batch_forget_values(struct kv_batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        keel_buf_free(batch->writes[i].value);
+        batch->writes[i].value = NULL;
+        batch->writes[i].bytes = keel_slice_of(NULL, 0);
+    }
+}
+
 struct kv_batch *kv_batch_free(struct kv_batch *batch)
 {
     if (batch == NULL)

@@ -47,6 +47,8 @@ void kv_batch_put(struct kv_batch *batch, enum kv_table table, struct keel_slice
 void kv_batch_put_slice(struct kv_batch *batch, enum kv_table table, struct keel_slice key,
                         struct keel_buf *value_take, struct keel_slice bytes);
 void kv_batch_remove(struct kv_batch *batch, enum kv_table table, struct keel_slice key);
+/* What is left says which keys were written, for kv_follow; `bytes` stays what it was. */
+void kv_batch_forget_values(struct kv_batch *batch);
 struct kv_batch *kv_batch_free(struct kv_batch *batch); /* takes NULL, returns NULL */
 
 struct kv_read; /* a read transaction: short, of one loop turn */
@@ -76,6 +78,11 @@ struct kv_ops {
  * a part.
  */
 int kv_copy(struct kv *from, struct kv *to, int (*go_on)(void *arg), void *arg);
+/* Each key that is written in the batches (a list; values are not looked at) gets the value in `to`
+ * that it has in `from` at some moment of the call, or goes. A copy that has followed all that was
+ * written to `from` since before the copying began is the same as `from`. Durable; errors are those
+ * of a write. */
+int kv_follow(struct kv *from, struct kv *to, const struct kv_batch *batches);
 
 /* LMDB in a directory (created 0700), opened once with map_bytes of address space. KEEL_E_CORRUPT
  * (damaged or truncated), KEEL_E_NEWER (another version of LMDB), KEEL_E_ACCESS, KEEL_E_DISKFULL,

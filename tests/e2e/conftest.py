@@ -59,6 +59,7 @@ def make_cluster():
         made.append(_started(nodes, flags))
         return made[-1]
 
+    make.made = made
     yield make
     errors = []
     for cluster in made:
@@ -103,7 +104,8 @@ def pytest_runtest_makereport(item, call):
     if not report.failed:
         return
     for value in getattr(item, "funcargs", {}).values():
-        if isinstance(value, keel.Cluster):
-            for i in value.all_nodes():
-                tail = "\n".join(value.log(i).splitlines()[-30:])
-                report.sections.append((f"end of n{i}'s log", tail))
+        for cluster in getattr(value, "made", [value]):
+            if isinstance(cluster, keel.Cluster):
+                for i in cluster.all_nodes():
+                    tail = "\n".join(cluster.log(i).splitlines()[-30:])
+                    report.sections.append((f"end of n{i}'s log", tail))
