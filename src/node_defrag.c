@@ -38,8 +38,8 @@ struct defrag {
     struct kv *old;        /* after it: still to be closed */
     struct kv_batch *kept; /* written to the store, not yet to the copy: keys */
     struct kv_batch **kept_tail;
-    size_t kept_bytes;   /* in memory */
-    uint64_t left_bytes; /* to be copied once more */
+    size_t kept_bytes;     /* in memory */
+    uint64_t left_bytes;   /* to be copied once more */
     struct kv_batch *held; /* for whatever the store is after the switch */
     unsigned rounds;
     uint64_t tried_us; /* the last time; 0: never */

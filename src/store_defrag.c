@@ -99,9 +99,8 @@ static struct keel_slice state_of(struct kv *kv, struct kv_read *read)
 {
     struct keel_slice state;
 
-    return kv->ops->get(read, KV_META, keel_slice_str(STATE), &state) == 0
-               ? state
-               : keel_slice_of(NULL, 0);
+    return kv->ops->get(read, KV_META, keel_slice_str(STATE), &state) == 0 ? state
+                                                                           : keel_slice_of(NULL, 0);
 }
 
 static bool is_same_state(struct kv *a, struct kv *b)

@@ -36,9 +36,7 @@ static int copy_one(void *arg, struct keel_slice key, struct keel_slice value)
 
 int kv_copy(struct kv *from, struct kv *to, int (*go_on)(void *arg), void *arg)
 {
-    struct copy c = {
-        .from = from, .to = to, .piece = kv_batch_new(), .go_on = go_on, .arg = arg
-    };
+    struct copy c = { .from = from, .to = to, .piece = kv_batch_new(), .go_on = go_on, .arg = arg };
     struct kv_read *read = from->ops->read_begin(from);
     int err = 0;
 
