@@ -397,7 +397,7 @@ static bool info_connected(void *arg, uint64_t peer)
 static bool info_member_ok(void *arg, const char *name, const char *address)
 {
     (void)arg;
-    return node_name_ok(name) && node_address_ok(address);
+    return keel_member_name_ok(name) && node_address_ok(address);
 }
 
 static int info_defrag(void *arg)
@@ -641,7 +641,8 @@ static int check_options(const struct node_options *o)
         log_error("--name, --data-dir and a mount point are needed; see keelfs --help");
         return KEEL_E_INVALID;
     }
-    if (!node_name_ok(o->name) || (o->cluster_token != NULL && !node_name_ok(o->cluster_token))) {
+    if (!keel_member_name_ok(o->name) ||
+        (o->cluster_token != NULL && !keel_member_name_ok(o->cluster_token))) {
         log_error("--name and --cluster-token are 1 to 63 letters, digits, '_', '.' or '-'");
         return KEEL_E_INVALID;
     }

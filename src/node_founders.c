@@ -1,4 +1,4 @@
-/* The list of --initial-cluster, and the rules for names and addresses. */
+/* The list of --initial-cluster, and what an address must be that is dialled. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,20 +9,17 @@
 #include "node_founders.h"
 #include "peer/peer.h"
 
-bool node_name_ok(const char *name)
-{
-    size_t len = strlen(name);
-
-    return len > 0 && len < sizeof((struct identity *)0)->name &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == len;
-}
+/* What passes for a name or an address can be kept. */
+_Static_assert(sizeof(((struct identity *)0)->name) == MEMBER_NAME_SIZE &&
+                   sizeof(((struct identity_member *)0)->name) == MEMBER_NAME_SIZE &&
+                   sizeof(((struct identity_member *)0)->address) == MEMBER_ADDRESS_SIZE,
+               "the identity file has other limits than the peers' protocol");
 
 bool node_address_ok(const char *address)
 {
     char host[256], port[32];
 
-    return strlen(address) < sizeof((struct identity_member *)0)->address &&
-           strcspn(address, " \t\n,=") == strlen(address) &&
+    return keel_member_address_ok(address) &&
            peer_address_split(address, host, sizeof host, port, sizeof port) == 0;
 }
 
@@ -33,7 +30,7 @@ static int take_part(struct founders *founders, char *part, const char *token, c
 
     if (equals != NULL)
         *equals = '\0';
-    if (equals == NULL || !node_name_ok(part) || !node_address_ok(equals + 1)) {
+    if (equals == NULL || !keel_member_name_ok(part) || !node_address_ok(equals + 1)) {
         snprintf(ret_why, why_size, "--initial-cluster: '%s' is not NAME=HOST:PORT", part);
         return KEEL_E_INVALID;
     }

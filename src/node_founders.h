@@ -14,7 +14,7 @@ struct founders {
     char *text; /* what their strings point into */
 };
 
-bool node_name_ok(const char *name);
+/* One for a member, and one that can be dialled. */
 bool node_address_ok(const char *address);
 
 /* "n1=HOST:PORT,n2=HOST:PORT". KEEL_E_INVALID, with ret_why: not such a list. */

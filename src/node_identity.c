@@ -120,7 +120,7 @@ static int take_welcome(struct node *node, const struct peer_welcome *welcome, u
         struct identity_member *m = &identity->members[i];
 
         m->id = welcome->members[i].id;
-        if (!node_name_ok(welcome->members[i].name) ||
+        if (!keel_member_name_ok(welcome->members[i].name) ||
             !node_address_ok(welcome->members[i].address)) {
             log_error("%s has answered with members that cannot be: is it of another version?",
                       o->join);

@@ -138,22 +138,6 @@ struct draft {
     size_t count;
 };
 
-static bool is_name(const char *name)
-{
-    size_t len = name != NULL ? strlen(name) : 0;
-
-    return len > 0 && len < 64 &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == len;
-}
-
-static bool is_address(const char *address)
-{
-    size_t len = address != NULL ? strlen(address) : 0;
-    const char *colon = len > 0 ? strrchr(address, ':') : NULL;
-
-    return len > 0 && len < 300 && colon != NULL && colon != address && colon[1] != '\0';
-}
-
 static struct apply_member *draft_find(struct draft *draft, const char *name)
 {
     for (size_t i = 0; i < draft->count; i++)
@@ -164,7 +148,7 @@ static struct apply_member *draft_find(struct draft *draft, const char *name)
 
 static int draft_add(struct draft *draft, const struct keel_member_change *change)
 {
-    if (!is_address(change->address) || change->id == 0)
+    if (!keel_member_address_ok(change->address) || change->id == 0)
         return KEEL_E_INVALID;
     for (size_t i = 0; i < draft->count; i++)
         if (strcmp(draft->members[i].name, change->name) == 0 ||
@@ -199,7 +183,7 @@ static int draft_promote(struct draft *draft, const struct apply_member *member)
 
 static int draft_change(struct draft *draft, const struct keel_member_change *change)
 {
-    if (!is_name(change->name))
+    if (!keel_member_name_ok(change->name))
         return KEEL_E_INVALID;
     struct apply_member *member = draft_find(draft, change->name);
 
@@ -281,8 +265,8 @@ static bool make_sense(const struct keel_member_change *changes, size_t count)
     for (size_t i = 0; i < count && i < KEEL_MEMBERS_MAX; i++) {
         bool adds = changes[i].verb == MEMBER_ADD || changes[i].verb == MEMBER_ADD_VOTER;
 
-        if (!is_name(changes[i].name) ||
-            (adds && (!is_address(changes[i].address) || changes[i].id == 0)))
+        if (!keel_member_name_ok(changes[i].name) ||
+            (adds && (!keel_member_address_ok(changes[i].address) || changes[i].id == 0)))
             return false;
     }
     return count > 0 && count <= KEEL_MEMBERS_MAX;

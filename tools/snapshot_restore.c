@@ -18,6 +18,7 @@
 #include "err.h"
 #include "mvcc/mvcc.h"
 #include "node_founders.h"
+#include "peer/message.h"
 #include "wal/wal.h"
 
 #define BUILD_DIR "restore.new"
@@ -98,7 +99,7 @@ static int check_options(struct restore *r)
     const struct restore_options *o = r->options;
 
     r->token = o->cluster_token != NULL ? o->cluster_token : DEFAULT_TOKEN;
-    if (!node_name_ok(o->name) || !node_name_ok(r->token))
+    if (!keel_member_name_ok(o->name) || !keel_member_name_ok(r->token))
         return invalid(r, "--name and --cluster-token take up to 63 letters, digits, '_', '.' "
                           "and '-'");
     int err = founders_parse(o->initial_cluster, r->token, &r->founders, r->why, r->why_size);

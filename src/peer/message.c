@@ -43,6 +43,23 @@ struct keel_message *keel_message_free(struct keel_message *msg)
     return NULL;
 }
 
+bool keel_member_name_ok(const char *name)
+{
+    size_t len = name != NULL ? strlen(name) : 0;
+
+    return len > 0 && len < MEMBER_NAME_SIZE &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == len;
+}
+
+bool keel_member_address_ok(const char *address)
+{
+    size_t len = address != NULL ? strlen(address) : 0;
+    const char *colon = len > 0 ? strrchr(address, ':') : NULL;
+
+    return len < MEMBER_ADDRESS_SIZE && colon != NULL && colon != address && colon[1] != '\0' &&
+           strcspn(address, " \t\n,=") == len;
+}
+
 void keel_member_changes_free(struct keel_member_change *changes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -338,6 +355,11 @@ static void put_message(struct writer *w, const struct keel_message *msg)
         return;
     case MESSAGE_TRANSFER:
         put_u64(w, msg->to);
+        return;
+    case MESSAGE_DIGEST:
+        put_u64(w, msg->index);
+        put_u64(w, msg->digest.low);
+        put_u64(w, msg->digest.high);
         return;
     case MESSAGE_PING:
         return;
@@ -691,6 +713,11 @@ static void take_message(struct keel_cursor *c, struct keel_message *msg)
         return;
     case MESSAGE_TRANSFER:
         msg->to = cursor_le64(c);
+        return;
+    case MESSAGE_DIGEST:
+        msg->index = cursor_le64(c);
+        msg->digest.low = cursor_le64(c);
+        msg->digest.high = cursor_le64(c);
         return;
     case MESSAGE_PING:
         return;

@@ -9,6 +9,7 @@
 #ifndef PEER_MESSAGE_H
 #define PEER_MESSAGE_H
 
+#include "hash.h"
 #include "raft/types.h"
 
 enum keel_message_type {
@@ -27,6 +28,7 @@ enum keel_message_type {
     MESSAGE_TRANSFER,        /* node -> leader: hand leadership over */
     MESSAGE_JOIN,            /* first frame of a new node; protobuf Join */
     MESSAGE_WELCOME,         /* the answer to it; protobuf Welcome; the sender closes */
+    MESSAGE_DIGEST,          /* member -> member: the sender's state as of a check */
     MESSAGE_TYPES
 };
 
@@ -39,6 +41,12 @@ enum keel_snapshot_state {
 
 /* Of a member's name and address, with the NUL. */
 enum { MEMBER_NAME_SIZE = 64, MEMBER_ADDRESS_SIZE = 300 };
+
+/* Letters, digits, '_', '.' and '-', and it fits. NULL: false. */
+bool keel_member_name_ok(const char *name);
+/* Something on both sides of a last colon, nothing that would end it in a list of members, and it
+ * fits. NULL: false. Whether it can be dialled, peer_address_split knows. */
+bool keel_member_address_ok(const char *address);
 
 /* One change of one member. */
 enum keel_change_verb { MEMBER_ADD = 1, MEMBER_ADD_VOTER, MEMBER_REMOVE, MEMBER_PROMOTE };
@@ -72,8 +80,10 @@ struct keel_message {
     struct keel_member_change *changes; /* CHANGE: owned array, at least one; one joint change */
     size_t change_count;
     int err;        /* CHANGE_REPLY: 0 or a KEEL_E_*; number echoes that of the CHANGE */
-    uint64_t index; /* CHANGE: of the configuration that it changes; CHANGE_REPLY: of the entry */
+    uint64_t index; /* CHANGE: of the configuration that it changes; CHANGE_REPLY: of the entry;
+                       DIGEST: of the check */
     uint64_t to;    /* TRANSFER: the new leader; 0: whoever is furthest */
+    struct keel_hash128 digest; /* DIGEST */
 };
 
 /* Frees an array of changes with its strings. Takes NULL. */

@@ -579,6 +579,37 @@ static void commands_and_snapshots_have_lanes_of_their_own(void **state)
     }
 }
 
+static void names_and_addresses_are_none_that_a_list_of_members_would_take_apart(void **state)
+{
+    static const char *const names[] = { "n1", "a.b-c_D9", "-", "." };
+    static const char *const no_names[] = { "", "n 1", "n=1", "n,1", "n\n", "n/1", "\xc3\xa9" };
+    static const char *const addresses[] = { "h:1", "10.0.0.1:7000", "[::1]:7000", "h:https" };
+    static const char *const no_addresses[] = { "",        ":",     "h",     ":1",    "h:",
+                                                "h:1,h:2", "h =:1", "h h:1", "h\t:1", "h:1\n" };
+    char text[MEMBER_ADDRESS_SIZE + 1];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        assert_true(keel_member_name_ok(names[i]));
+    for (size_t i = 0; i < sizeof no_names / sizeof no_names[0]; i++)
+        assert_false(keel_member_name_ok(no_names[i]));
+    for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++)
+        assert_true(keel_member_address_ok(addresses[i]));
+    for (size_t i = 0; i < sizeof no_addresses / sizeof no_addresses[0]; i++)
+        assert_false(keel_member_address_ok(no_addresses[i]));
+    assert_false(keel_member_name_ok(NULL));
+    assert_false(keel_member_address_ok(NULL));
+    for (size_t len = 1; len <= MEMBER_ADDRESS_SIZE; len++) {
+        memset(text, 'n', sizeof text);
+        text[len] = '\0';
+        assert_true(keel_member_name_ok(text) == (len < MEMBER_NAME_SIZE));
+        if (len < 3)
+            continue;
+        text[len - 2] = ':';
+        assert_true(keel_member_address_ok(text) == (len < MEMBER_ADDRESS_SIZE));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -599,6 +630,7 @@ int main(void)
         cmocka_unit_test(messages_of_three_lanes_are_put_together_side_by_side),
         cmocka_unit_test(snapshots_beyond_their_end_are_malformed),
         cmocka_unit_test(changes_beyond_their_limits_are_malformed),
+        cmocka_unit_test(names_and_addresses_are_none_that_a_list_of_members_would_take_apart),
         cmocka_unit_test(commands_and_snapshots_have_lanes_of_their_own),
     };
 
