@@ -7,41 +7,6 @@
 #include "err.h"
 #include "keel_limits.h"
 
-static int compact(struct world *w, uint64_t revision)
-{
-    Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__Compact command = KEEL__COMPACT__INIT;
-
-    command.revision = revision;
-    head.op_case = KEEL__COMMAND__OP_COMPACT;
-    head.compact = &command;
-    return run_command(w, &head, "");
-}
-
-/* Records taken off the books. */
-static uint64_t step(struct world *w, uint32_t budget)
-{
-    Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__CompactStep command = KEEL__COMPACT_STEP__INIT;
-
-    command.budget = budget;
-    head.op_case = KEEL__COMMAND__OP_COMPACT_STEP;
-    head.compact_step = &command;
-    assert_int_equal(run_command(w, &head, ""), 0);
-    return w->ahead.outcome.result.value;
-}
-
-static int set_quota(struct world *w, uint64_t bytes)
-{
-    Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__Settings settings = KEEL__SETTINGS__INIT;
-
-    settings.quota_bytes = bytes;
-    head.op_case = KEEL__COMMAND__OP_SETTINGS;
-    head.settings = &settings;
-    return run_command(w, &head, "");
-}
-
 static struct mvcc_key *key_of(struct world *w, const char *name)
 {
     return mvcc_child(w->ahead.mvcc, mvcc_root(w->ahead.mvcc), keel_slice_str(name));
@@ -99,13 +64,13 @@ static void compaction_hides_the_past_at_once_and_takes_it_off_in_steps(void **s
     assert_int_equal(mvcc_quota_used(w->ahead.mvcc), used); /* still on the books */
     restart(w);
     same_books(w);
-    assert_true(step(w, 3) >= 3);
+    assert_true(compact_step(w, 3) >= 3);
     restart(w);
-    while (step(w, 3) > 0)
+    while (compact_step(w, 3) > 0)
         same_books(w);
     assert_false(mvcc_has_garbage(w->ahead.mvcc));
     assert_true(mvcc_quota_used(w->ahead.mvcc) < used / 2);
-    assert_int_equal(step(w, 3), 0);
+    assert_int_equal(compact_step(w, 3), 0);
     same_books(w);
 }
 

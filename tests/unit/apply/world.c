@@ -233,6 +233,40 @@ int revoke_lease(struct world *w, uint64_t lease)
     return run_command(w, &head, "");
 }
 
+int compact(struct world *w, uint64_t revision)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Compact command = KEEL__COMPACT__INIT;
+
+    command.revision = revision;
+    head.op_case = KEEL__COMMAND__OP_COMPACT;
+    head.compact = &command;
+    return run_command(w, &head, "");
+}
+
+uint64_t compact_step(struct world *w, uint32_t budget)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__CompactStep command = KEEL__COMPACT_STEP__INIT;
+
+    command.budget = budget;
+    head.op_case = KEEL__COMMAND__OP_COMPACT_STEP;
+    head.compact_step = &command;
+    assert_int_equal(run_command(w, &head, ""), 0);
+    return w->ahead.outcome.result.value;
+}
+
+int set_quota(struct world *w, uint64_t bytes)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Settings settings = KEEL__SETTINGS__INIT;
+
+    settings.quota_bytes = bytes;
+    head.op_case = KEEL__COMMAND__OP_SETTINGS;
+    head.settings = &settings;
+    return run_command(w, &head, "");
+}
+
 /* ---- a naive tree ---- */
 
 struct entry {

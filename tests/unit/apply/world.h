@@ -51,6 +51,10 @@ int remove_path(struct world *w, const char *path, bool directory);
 int rewrite(struct world *w, uint64_t ino, const char *body);
 int change_mode(struct world *w, uint64_t ino, uint32_t mode);
 int revoke_lease(struct world *w, uint64_t lease);
+int compact(struct world *w, uint64_t revision);
+/* Records taken off the books. */
+uint64_t compact_step(struct world *w, uint32_t budget);
+int set_quota(struct world *w, uint64_t bytes);
 
 /* ---- the reload ---- */
 
