@@ -3,11 +3,16 @@
 #include <stdlib.h>
 
 #include "apply_internal.h"
+#include "bytes.h"
 #include "check.h"
 #include "err.h"
 #include "mutant.h"
 
-enum { CLUSTER_STATE_VERSION = 1 };
+enum {
+    CLUSTER_STATE_VERSION = 2,
+    UNCHECKED_VERSION = 1, /* had no check behind it */
+    CHECK_LEN = 8,
+};
 
 #define META_CLUSTER "cluster"
 #define META_LEASES "leases"
@@ -233,6 +238,12 @@ static int execute(struct apply_op *op)
         return apply_compact(op, head->compact);
     case KEEL__COMMAND__OP_COMPACT_STEP:
         return apply_compact_step(op, head->compact_step);
+    case KEEL__COMMAND__OP_CHECK:
+        op->outcome->check = true;
+        op->result->value = op->entry->index;
+        return 0;
+    case KEEL__COMMAND__OP_VERDICT:
+        return apply_verdict(op, head->verdict);
     case KEEL__COMMAND__OP__NOT_SET:
     case _KEEL__COMMAND__OP__CASE_IS_INT_SIZE:
     default:
@@ -388,6 +399,7 @@ static Keel__MemberState *pack_member(struct keel_arena *arena, const struct app
     state->address = member->address;
     state->voter = member->voter;
     state->incarnation = member->incarnation;
+    state->corrupt_index = member->corrupt_index;
     return state;
 }
 
@@ -421,9 +433,11 @@ static struct keel_buf *pack_cluster(const struct apply *a)
 
     state.config = (ProtobufCBinaryData){ config->len, config->data };
     state.config_index = a->config_index;
-    struct keel_buf *buf = keel_buf_new(keel__cluster_state__get_packed_size(&state));
+    size_t len = keel__cluster_state__get_packed_size(&state);
+    struct keel_buf *buf = keel_buf_new(len + CHECK_LEN);
 
     keel__cluster_state__pack(&state, buf->data);
+    put_le64(buf->data + len, keel_hash64(keel_slice_of(buf->data, len)));
     keel_buf_free(config);
     keel_arena_free(&arena);
     return buf;
@@ -438,6 +452,26 @@ struct kv_batch *apply_checkpoint(struct apply *a)
     for (size_t i = 0; i < KEEL_ARRAY_LEN(values); i++)
         keel_buf_free(values[i]);
     return batch;
+}
+
+struct keel_hash128 apply_digest(const struct apply *a)
+{
+    struct keel_hash128 records = mvcc_state_hash(a->mvcc), digest;
+    const uint64_t counts[] = {
+        mvcc_applied_index(a->mvcc),    mvcc_applied_term(a->mvcc), mvcc_revision(a->mvcc),
+        mvcc_compact_revision(a->mvcc), mvcc_live_keys(a->mvcc),    mvcc_quota_used(a->mvcc),
+    };
+    struct keel_buf *parts[] = { pack_cluster(a), lease_table_encode(a->leases) };
+    uint8_t bytes[sizeof counts];
+
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(counts); i++)
+        put_le64(bytes + 8 * i, counts[i]);
+    digest = keel_hash128_add(records, keel_hash128_of(keel_slice_of(bytes, sizeof bytes)));
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(parts); i++) {
+        digest = keel_hash128_add(digest, keel_hash128_of(keel_buf_slice(parts[i])));
+        keel_buf_free(parts[i]);
+    }
+    return digest;
 }
 
 static int load_session(struct apply *a, const Keel__SessionState *state)
@@ -466,23 +500,39 @@ static int load_members(struct apply *a, const Keel__ClusterState *state)
     for (size_t i = 0; i < state->n_members; i++) {
         const Keel__MemberState *m = state->members[i];
 
-        apply_add_member(
-            a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0, m->incarnation });
+        apply_add_member(a, &(struct apply_member){ m->id, m->name, m->address, m->voter != 0,
+                                                    m->incarnation, m->corrupt_index });
     }
     a->config_index = state->config_index;
     return raft_config_decode(keel_slice_of(state->config.data, state->config.len), &a->config,
                               &rest);
 }
 
+/* Cuts the check off; false: there is none that fits. */
+static bool take_check(struct keel_slice *bytes)
+{
+    if (bytes->len < CHECK_LEN)
+        return false;
+    struct keel_slice checked = keel_slice_of(bytes->data, bytes->len - CHECK_LEN);
+
+    if (get_le64(checked.data + checked.len) != keel_hash64(checked))
+        return false;
+    *bytes = checked;
+    return true;
+}
+
 static int load_cluster(struct apply *a, struct keel_slice bytes)
 {
+    bool checked = take_check(&bytes);
     Keel__ClusterState *state =
         keel__cluster_state__unpack(&a->arena.allocator, bytes.len, bytes.data);
 
-    if (state == NULL || state->settings == NULL || state->n_members > KEEL_MEMBERS_MAX)
+    if (state == NULL || (!checked && state->version != UNCHECKED_VERSION))
         return KEEL_E_CORRUPT;
     if (state->version > CLUSTER_STATE_VERSION)
         return KEEL_E_NEWER;
+    if (state->settings == NULL || state->n_members > KEEL_MEMBERS_MAX)
+        return KEEL_E_CORRUPT;
     for (size_t i = 0; i < state->n_sessions; i++)
         if (load_session(a, state->sessions[i]) != 0)
             return KEEL_E_CORRUPT;

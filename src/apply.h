@@ -30,7 +30,8 @@ struct apply_member {
     uint64_t id;
     char *name, *address;
     bool voter;
-    uint64_t incarnation; /* 0: not yet heard from */
+    uint64_t incarnation;   /* 0: not yet heard from */
+    uint64_t corrupt_index; /* not 0: the check at this index found another state on it */
 };
 
 /* A member is listed as long as the configuration, joint or not, has it. */
@@ -43,6 +44,7 @@ struct apply_outcome {
     bool opened_session;      /* it opened one: result.value is its id; node and nonce tell whose */
     uint64_t node, nonce;
     bool members_changed, settings_changed;
+    bool check;                /* it was one: every member takes a digest now */
     bool config_changed;       /* it was a configuration */
     uint64_t expired_session;  /* not 0: this session is over */
     uint64_t granted, revoked; /* leases */
@@ -77,6 +79,10 @@ int apply_reload(struct apply *a, struct kv *kv,
 
 /* The pending state as one batch for the kv (mvcc_checkpoint with sessions, leases and so on). */
 struct kv_batch *apply_checkpoint(struct apply *a);
+
+/* Of all of the state as of the applied index, apart from directories' times: the same on all
+ * members. Costs a packing of sessions and leases. */
+struct keel_hash128 apply_digest(const struct apply *a);
 
 struct mvcc *apply_mvcc(const struct apply *a);
 struct lease_table *apply_leases(const struct apply *a);

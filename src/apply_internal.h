@@ -59,6 +59,7 @@ int apply_configuration(struct apply *a, const struct raft_entry *entry,
 void apply_add_member(struct apply *a, const struct apply_member *member); /* copies its strings */
 void apply_clear_members(struct apply *a);
 int apply_contact(struct apply_op *op, const Keel__Contact *contact);
+int apply_verdict(struct apply_op *op, const Keel__Verdict *verdict);
 
 /* ---- apply_history.c ---- */
 

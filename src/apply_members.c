@@ -181,6 +181,23 @@ int apply_contact(struct apply_op *op, const Keel__Contact *contact)
     return 0;
 }
 
+/* ---- verdicts ---- */
+
+/* It stays with the member until that is removed: nobody can tell what else is wrong with its data.
+ */
+int apply_verdict(struct apply_op *op, const Keel__Verdict *verdict)
+{
+    for (size_t i = 0; i < verdict->n_nodes; i++) {
+        struct apply_member *member = find(op->a, verdict->nodes[i]);
+
+        if (member == NULL || member->corrupt_index != 0)
+            continue;
+        member->corrupt_index = verdict->index;
+        op->outcome->members_changed = true;
+    }
+    return 0;
+}
+
 /* ---- state ---- */
 
 const struct apply_member *apply_members(const struct apply *a, size_t *ret_count)

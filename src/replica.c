@@ -55,6 +55,7 @@ struct replica *replica_new(struct keel_env *env, struct apply *apply,
     leases_init(r);
     members_init(r);
     snapshots_init(r);
+    checks_init(r);
     r->raft = make_raft(r, r->started_us);
     members_connected(r, options->raft.id, options->incarnation);
     return r;
@@ -128,6 +129,9 @@ void replica_on_message(struct replica *r, uint64_t from, struct keel_message *m
         break;
     case MESSAGE_TRANSFER:
         members_on_transfer(r, msg_take);
+        break;
+    case MESSAGE_DIGEST:
+        checks_on_digest(r, from, msg_take);
         break;
     case MESSAGE_JOIN:
     case MESSAGE_WELCOME:
@@ -322,9 +326,13 @@ static void take_outcome(struct replica *r, const struct apply_outcome *outcome)
         else if (r->session != 0)
             requests_session_ended(r);
     }
+    if (outcome->check)
+        checks_applied(r, mvcc_applied_index(r->mvcc));
     struct replica_call *call = requests_take(r, now, outcome);
 
-    if (call != NULL)
+    if (call != NULL && outcome->check)
+        checks_wait(r, call, now);
+    else if (call != NULL)
         call->done(call, outcome->result.err, &outcome->result);
 }
 
@@ -349,12 +357,13 @@ static bool pump_apply(struct replica *r)
     uint64_t index = mvcc_applied_index(r->mvcc);
     bool any = false;
 
-    while (index < raft_commit_index(r->raft) &&
+    while (!checks_stops(r) && index < raft_commit_index(r->raft) &&
            mvcc_pending_bytes(r->mvcc) < r->options.pending_limit_bytes) {
         apply_next(r, ++index);
         any = true;
     }
-    requests_on_applied(r);
+    if (!r->corrupt)
+        requests_on_applied(r);
     return any;
 }
 
@@ -390,19 +399,23 @@ void replica_pump(struct replica *r)
 {
     KEEL_ASSERT(!r->pumping);
     r->pumping = true;
-    if (r->reloaded)
+    if (r->reloaded && !checks_stops(r))
         requests_reloaded(r, now_of(r));
     for (bool more = true; more;) {
         follow_leader(r);
         more = pump_apply(r);
+        if (checks_stops(r))
+            break;
         leases_follow_role(r, now_of(r));
         leases_duties(r, now_of(r));
         history_duties(r, now_of(r));
+        checks_pump(r, now_of(r));
         members_pump(r, now_of(r));
         more |= requests_pump(r, now_of(r));
         more |= pump_raft(r); /* last: whatever the others have proposed leaves now */
     }
-    checkpoint(r, now_of(r));
+    if (!r->corrupt)
+        checkpoint(r, now_of(r));
     mvcc_read_end(r->mvcc);
     r->pumping = false;
 }
@@ -421,7 +434,7 @@ uint64_t replica_deadline(const struct replica *r)
 {
     uint64_t at = raft_deadline(r->raft);
     const uint64_t others[] = { requests_deadline(r), leases_deadline(r), members_deadline(r),
-                                snapshots_deadline(r) };
+                                snapshots_deadline(r), checks_deadline(r) };
 
     for (size_t i = 0; i < KEEL_ARRAY_LEN(others); i++)
         at = others[i] < at ? others[i] : at;

@@ -30,6 +30,7 @@ struct replica_options {
     uint64_t first_history_ms, first_history_revisions;
     uint64_t pending_limit_bytes; /* 0: KEEL_PENDING_BYTES */
     uint64_t session_ttl_us;      /* 0: 10,000,000 */
+    uint64_t check_us;            /* between two checks; 0: 10,000,000 */
 };
 
 /* env, apply: borrowed. */
@@ -149,6 +150,28 @@ void replica_change_members(struct replica *r, struct replica_call *call,
 /* Hands leadership to a member (0: whoever is furthest), wherever the leader is. done: 0 once it
  * leads; KEEL_E_NOTFOUND: no such voter; KEEL_E_TIMEDOUT. */
 void replica_transfer_to(struct replica *r, struct replica_call *call, uint64_t to);
+
+/* Compares the state of all members, as of a new entry of the log. done: 0 once everybody has
+ * answered who is connected, or two seconds later: replica_check_report tells what came of it. A
+ * node that is found to have another state than the majority stops (env.corrupt). */
+void replica_check(struct replica *r, struct replica_call *call);
+
+struct replica_checked_member {
+    uint64_t id;
+    bool answered;
+    bool differs; /* from the majority; without one, from somebody */
+    struct keel_hash128 digest;
+};
+
+struct replica_check_report {
+    uint64_t index; /* of the latest check here; 0: none yet */
+    bool agreed;    /* a majority of the voters has the same state */
+    bool differ;    /* somebody has not */
+    struct replica_checked_member members[KEEL_MEMBERS_MAX];
+    size_t count;
+};
+
+void replica_check_report(const struct replica *r, struct replica_check_report *ret_report);
 
 /* Has this node been removed from the cluster? Then nothing it is asked is answered with success.
  */

@@ -5,6 +5,7 @@
  *   replica_leases.c    keeping leases alive, and what a leader owes the cluster (expiry, settings,
  *                       contacts)
  *   replica_history.c   compaction: when, and step by step
+ *   replica_checks.c    whether all members have the same state
  *   replica_members.c   changes of members, transfers, who was heard when, sessions' expiry
  *   replica_snapshots.c sending and receiving snapshots, and the new state that one brings
  */
@@ -22,6 +23,7 @@ enum {
     SESSION_TTL_US = 10000000,
     KNOWN_MAX = 2 * KEEL_MEMBERS_MAX,
     HISTORY_SAMPLES = 64,
+    CHECKS_KEPT = 4,
 };
 
 /* The latest revision as of some moment. */
@@ -34,6 +36,27 @@ struct history {
     size_t first, count;
     uint64_t asked_us;   /* a compaction was proposed */
     uint64_t step_index; /* the entry of the last step */
+};
+
+struct said_digest {
+    uint64_t id;
+    struct keel_hash128 digest;
+};
+
+/* What the members said of their state as of one entry. */
+struct check {
+    uint64_t index; /* 0: not in use */
+    struct said_digest said[KEEL_MEMBERS_MAX];
+    size_t count;
+};
+
+struct checks {
+    struct check kept[CHECKS_KEPT];
+    uint64_t applied_index; /* of the latest one that was applied here */
+    bool differ;            /* somebody once said something else than the others */
+    uint64_t asked_us, judged_us;
+    struct keel_link waiting; /* calls, for answers to the latest one */
+    uint64_t answers_until_us;
 };
 
 /* What this node has heard of another by itself. */
@@ -144,6 +167,8 @@ struct replica {
     uint64_t next_context;
 
     struct history history;
+    struct checks checks;
+    bool corrupt; /* this node: it does nothing any more */
 
     struct keel_link keepers;
     uint64_t duty_us;         /* last attempt of the leader's duties */
@@ -242,6 +267,21 @@ void leases_duties(struct replica *r, uint64_t now);
 /* ---- replica_history.c ---- */
 
 void history_duties(struct replica *r, uint64_t now);
+
+/* ---- replica_checks.c ---- */
+
+void checks_init(struct replica *r);
+/* A check has been applied: tells the others a digest. */
+void checks_applied(struct replica *r, uint64_t index);
+void checks_on_digest(struct replica *r, uint64_t from, const struct keel_message *msg);
+/* A check that a caller asked for has been applied. */
+void checks_wait(struct replica *r, struct replica_call *call, uint64_t now);
+/* Has everybody answered who can? */
+bool checks_complete(const struct replica *r);
+void checks_pump(struct replica *r, uint64_t now);
+uint64_t checks_deadline(const struct replica *r);
+/* Is this node one whose state is not that of the others? The environment is told once. */
+bool checks_stops(struct replica *r);
 
 /* ---- replica_members.c ---- */
 

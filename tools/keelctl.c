@@ -541,6 +541,7 @@ static const struct ctl_command commands[] = {
     { "settings", " [CHANGE]", "the replicated settings, or changes to them", 0, 16, run_settings },
     { "compact", " REV", "lets the history before a revision go", 1, 1, run_compact },
     { "defrag", "", "gives this node's free store space back to its disk", 0, 0, run_defrag },
+    { "check", "", "compares the state of all members", 0, 0, run_check },
     { "log", " PATH", "the kept revisions of a key, newest first", 1, 1, run_log },
     { "snapshot", " VERB FILE", "saves, looks at or restores a backup", 2, 2, run_snapshot },
     { NULL, NULL, NULL, 0, 0, NULL },

@@ -63,6 +63,7 @@ int run_transfer(const struct ctl *ctl, char **operands);
 int run_settings(const struct ctl *ctl, char **operands);
 int run_compact(const struct ctl *ctl, char **operands);
 int run_defrag(const struct ctl *ctl, char **operands);
+int run_check(const struct ctl *ctl, char **operands);
 
 /* ---- keelctl_snapshot.c: saving, looking at and restoring snapshots ---- */
 

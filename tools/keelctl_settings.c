@@ -1,5 +1,5 @@
-/* keelctl settings, compact and defrag. Sizes and times are written with units here, and as plain
- * numbers to the node. */
+/* keelctl settings, compact, defrag and check. Sizes and times are written with units here, and as
+ * plain numbers to the node. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -151,4 +151,44 @@ int run_defrag(const struct ctl *ctl, char **operands)
     int err = ctl_write(ctl, "defrag", "1\n");
 
     return err != 0 ? ctl_refused("defrag", err, defrag_reason(err)) : 0;
+}
+
+/* ---- check ---- */
+
+/* How many lines have that state. */
+static size_t count_state(const char *text, const char *state)
+{
+    size_t count = 0;
+
+    for (const char *at = text; (at = strstr(at, state)) != NULL; at += strlen(state))
+        count++;
+    return count;
+}
+
+int run_check(const struct ctl *ctl, char **operands)
+{
+    struct keel_text text = { 0 };
+
+    (void)operands;
+    int code = ctl_read(ctl, "check", &text);
+
+    if (code != 0) {
+        keel_text_free(&text);
+        return code;
+    }
+    size_t differ = count_state(text.data, " state=differs ");
+    size_t unknown = count_state(text.data, " state=unknown ");
+
+    code = ctl_print_lines(ctl, &text);
+    keel_text_free(&text);
+    if (code != 0)
+        return code;
+    if (differ > 0)
+        fputs("keelctl: the members have not the same state: see keelctl status, and "
+              "/@keel/alarms for what to do\n",
+              stderr);
+    else if (unknown > 0)
+        fprintf(stderr, "keelctl: %zu of the members did not answer; the others are the same\n",
+                unknown);
+    return differ > 0 ? EXIT_TROUBLE : unknown > 0 ? EXIT_AGAIN : 0;
 }

@@ -12,15 +12,11 @@
 enum { NS_PER_US = 1000, NS_PER_S = 1000000000 };
 
 const struct control_entry control_entries[] = {
-    { "status", CONTROL_STATUS, 0444 },
-    { "members", CONTROL_MEMBERS, 0444 },
-    { "alarms", CONTROL_ALARMS, 0400 },
-    { "settings", CONTROL_SETTINGS, 0600 },
-    { "transfer", CONTROL_TRANSFER, 0200 },
-    { "compact", CONTROL_COMPACT, 0200 },
-    { "snapshot", CONTROL_SNAPSHOT, 0400 },
-    { "defrag", CONTROL_DEFRAG, 0200 },
-    { NULL, CONTROL_NONE, 0 },
+    { "status", CONTROL_STATUS, 0444 },     { "members", CONTROL_MEMBERS, 0444 },
+    { "alarms", CONTROL_ALARMS, 0400 },     { "settings", CONTROL_SETTINGS, 0600 },
+    { "transfer", CONTROL_TRANSFER, 0200 }, { "compact", CONTROL_COMPACT, 0200 },
+    { "snapshot", CONTROL_SNAPSHOT, 0400 }, { "defrag", CONTROL_DEFRAG, 0200 },
+    { "check", CONTROL_CHECK, 0400 },       { NULL, CONTROL_NONE, 0 },
 };
 
 enum control_file control_find(struct keel_slice name)
@@ -117,6 +113,20 @@ static void store_text(struct keel_text *text, struct mvcc *m)
                      mvcc_quota_used(m));
 }
 
+/* Has a member another state than the others? */
+static bool is_corrupt(struct replica *r)
+{
+    struct replica_check_report report;
+    size_t count;
+    const struct apply_member *members = apply_members(replica_apply(r), &count);
+
+    replica_check_report(r, &report);
+    for (size_t i = 0; i < count; i++)
+        if (members[i].corrupt_index != 0)
+            return true;
+    return report.differ;
+}
+
 static void status_text(struct replica *r, const struct fs_options *options,
                         const struct fs_node_info *info, struct keel_text *text)
 {
@@ -128,7 +138,11 @@ static void status_text(struct replica *r, const struct fs_options *options,
     raft_text(text, r, &status);
     store_text(text, replica_mvcc(r));
     quorum_text(text, r, &status);
-    keel_text_printf(text, "alarms: %s\n", apply_nospace(replica_apply(r)) ? "NOSPACE" : "none");
+    bool corrupt = is_corrupt(r), nospace = apply_nospace(replica_apply(r));
+
+    keel_text_printf(text, "alarms: %s%s%s%s\n", corrupt ? "CORRUPT" : "",
+                     corrupt && nospace ? " " : "", nospace ? "NOSPACE" : "",
+                     corrupt || nospace ? "" : "none");
     keel_text_printf(text, "stale: %s\nsession: %" PRIu64 "\n", status.stale ? "yes" : "no",
                      status.session);
     keel_text_printf(text, "waiting_writes: %zu\nwaiting_reads: %zu\n", status.proposals,
@@ -163,8 +177,13 @@ static const char *progress_name(const struct raft_peer_status *peer)
 /* What this node knows of a member. Only a leader knows how far the others are. */
 static const char *member_state(const struct replica_status *status,
                                 const struct fs_node_info *info,
-                                const struct raft_peer_status *peer, uint64_t id)
+                                const struct raft_peer_status *peer,
+                                const struct apply_member *member)
 {
+    uint64_t id = member->id;
+
+    if (member->corrupt_index != 0)
+        return "corrupt";
     if (id == status->id)
         return role_name(status->role);
     if (status->role == RAFT_LEADER && peer != NULL)
@@ -200,7 +219,7 @@ static void members_text(struct replica *r, const struct fs_node_info *info, str
 
         keel_text_printf(text, "name=%s id=%016" PRIx64 " address=%s voter=%s state=%s",
                          member->name, member->id, member->address, member->voter ? "yes" : "no",
-                         member_state(&status, info, peer, member->id));
+                         member_state(&status, info, peer, member));
         progress_text(text, &status, peer);
         if (member->incarnation != 0)
             keel_text_printf(text, " incarnation=%016" PRIx64 "\n", member->incarnation);
@@ -209,10 +228,61 @@ static void members_text(struct replica *r, const struct fs_node_info *info, str
     }
 }
 
+static const char *answer_name(const struct replica_checked_member *member)
+{
+    if (!member->answered)
+        return "unknown";
+    return member->differs ? "differs" : "same";
+}
+
+static void check_text(struct replica *r, struct keel_text *text)
+{
+    struct replica_check_report report;
+
+    replica_check_report(r, &report);
+    for (size_t i = 0; i < report.count; i++) {
+        const struct replica_checked_member *member = &report.members[i];
+
+        keel_text_printf(text, "name=");
+        member_name(text, r, member->id);
+        keel_text_printf(text, " id=%016" PRIx64 " index=%" PRIu64 " state=%s hash=", member->id,
+                         report.index, answer_name(member));
+        if (member->answered)
+            keel_text_printf(text, "%016" PRIx64 "%016" PRIx64 "\n", member->digest.high,
+                             member->digest.low);
+        else
+            keel_text_printf(text, "-\n");
+    }
+}
+
+static void corrupt_text(struct replica *r, struct keel_text *text)
+{
+    struct replica_check_report report;
+    size_t count;
+    const struct apply_member *members = apply_members(replica_apply(r), &count);
+
+    for (size_t i = 0; i < count; i++)
+        if (members[i].corrupt_index != 0)
+            keel_text_printf(text,
+                             "CORRUPT: the check at log index %" PRIu64 " found that the state of "
+                             "%s is not that of the others; it has stopped. Keep a copy of its "
+                             "data directory, remove it (keelctl members remove %s), and add it "
+                             "again with an empty one\n",
+                             members[i].corrupt_index, members[i].name, members[i].name);
+    replica_check_report(r, &report);
+    if (report.differ && !report.agreed)
+        keel_text_printf(text,
+                         "CORRUPT: the check at log index %" PRIu64 " found members with different "
+                         "states, and no majority that agrees: keelctl check shows which. Take a "
+                         "snapshot of each, compare, and restore the right one\n",
+                         report.index);
+}
+
 static void alarms_text(struct replica *r, struct keel_text *text)
 {
     const struct apply_settings *settings = apply_settings(replica_apply(r));
 
+    corrupt_text(r, text);
     if (!apply_nospace(replica_apply(r)))
         return;
     keel_text_printf(text,
@@ -233,6 +303,9 @@ void control_text(enum control_file file, struct replica *r, const struct fs_opt
         break;
     case CONTROL_ALARMS:
         alarms_text(r, text);
+        break;
+    case CONTROL_CHECK:
+        check_text(r, text);
         break;
     case CONTROL_SETTINGS:
         control_settings_text(apply_settings(replica_apply(r)), text);

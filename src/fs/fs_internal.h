@@ -226,6 +226,7 @@ void request_transfer(struct fs_request *rq, uint64_t to, fs_step step); /* 0: t
 void request_change_settings(struct fs_request *rq, const struct apply_settings *changes,
                              fs_step step);
 void request_compact(struct fs_request *rq, uint64_t revision, fs_step step);
+void request_check(struct fs_request *rq, fs_step step);
 
 /* The answers; each frees the request. */
 void request_answer(struct fs_request *rq, int err);

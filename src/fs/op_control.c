@@ -128,6 +128,7 @@ static void write_text(struct fs_request *rq, enum control_file file, char *text
     case CONTROL_STATUS:
     case CONTROL_ALARMS:
     case CONTROL_SNAPSHOT:
+    case CONTROL_CHECK:
         KEEL_ASSERT(false && "control_is_writable");
     }
 }

@@ -200,9 +200,9 @@ static void open_conditional(struct fs_request *rq, struct fs_node *via)
     open_live(rq, node, via);
 }
 
-static bool is_snapshot(const struct fs_node *node)
+static bool is_control(const struct fs_node *node, enum control_file file)
 {
-    return node_is_keel(node) && node->view->file == CONTROL_SNAPSHOT;
+    return node_is_keel(node) && node->view->file == file;
 }
 
 static void opened_view(struct fs_request *rq, int err, const struct command_result *result)
@@ -226,7 +226,7 @@ static void opened_view(struct fs_request *rq, int err, const struct command_res
         open_text(rq, node);
         break;
     case VIEW_KEEL:
-        if (is_snapshot(node) && !is_writing(rq))
+        if (is_control(node, CONTROL_SNAPSHOT) && !is_writing(rq))
             snapshot_open(rq);
         else
             open_text(rq, node);
@@ -267,8 +267,10 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     node->asked_us = fs->now_us;
     request_use(rq, node, false);
     err = check_open(rq);
-    if (err == 0 && is_snapshot(node)) {
+    if (err == 0 && is_control(node, CONTROL_SNAPSHOT)) {
         request_barrier(rq, step);
+    } else if (err == 0 && is_control(node, CONTROL_CHECK) && !is_writing(rq)) {
+        request_check(rq, step);
     } else if (err != 0 || node_is_keel(node)) {
         step(rq, err, NULL);
     } else if (creation != NULL) {

@@ -297,6 +297,18 @@ void request_compact(struct fs_request *rq, uint64_t revision, fs_step step)
     wait(rq, step);
 }
 
+void request_check(struct fs_request *rq, fs_step step)
+{
+    int err = may_wait(rq);
+
+    if (err != 0) {
+        step(rq, err, NULL);
+        return;
+    }
+    replica_check(rq->fs->replica, &rq->call);
+    wait(rq, step);
+}
+
 /* A no-op stands in the log for what was cancelled, and its result says so; here it is what was
  * asked for. */
 static void fenced(struct fs_request *rq, int err, const struct command_result *result)

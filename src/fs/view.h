@@ -55,6 +55,7 @@ enum control_file {
     CONTROL_COMPACT,  /* the same */
     CONTROL_DEFRAG,   /* the same */
     CONTROL_SNAPSHOT, /* no text: op_snapshot.c */
+    CONTROL_CHECK,    /* the check is made when it is opened */
 };
 
 struct control_entry {

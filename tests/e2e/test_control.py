@@ -38,14 +38,14 @@ def as_nobody(function):
 
 def test_the_files_of_root_are_closed_to_others(shared_cluster):
     c = shared_cluster
-    modes = {"settings": 0o600, "alarms": 0o400, "compact": 0o200, "defrag": 0o200, "snapshot": 0o400}
+    modes = {"settings": 0o600, "alarms": 0o400, "compact": 0o200, "defrag": 0o200, "snapshot": 0o400, "check": 0o400}
     for name, mode in modes.items():
         st = c.stat(2, f"@keel/{name}")
         assert (st.st_mode & 0o7777, st.st_uid, st.st_gid) == (mode, 0, 0), name
         for flag in os.O_RDONLY, os.O_WRONLY:
             with pytest.raises(PermissionError):
                 c.call(2, as_nobody(lambda path, flag=flag: os.open(path, flag)), f"@keel/{name}")
-    for name in "alarms", "snapshot":
+    for name in "alarms", "snapshot", "check":
         with pytest.raises(PermissionError):
             c.call(2, lambda path: os.open(path, os.O_WRONLY), f"@keel/{name}")
 

@@ -101,7 +101,7 @@ def test_troubles_are_told_with_what_to_do(shared_cluster, tmp_path):
 
 def test_help_names_exactly_the_commands_that_there_are():
     text = keelctl("--help").stdout
-    for name in ["status", "members [CHANGE]", "settings [CHANGE]", "transfer [NAME]", "compact REV", "defrag", "log PATH"]:
+    for name in ["status", "members [CHANGE]", "settings [CHANGE]", "transfer [NAME]", "compact REV", "defrag", "check", "log PATH"]:
         assert f"\n  {name}" in text
     assert "lease" not in text and "watch" not in text
 

@@ -106,6 +106,14 @@ static void env_reloaded(struct keel_env *env)
     env_members_changed(env);
 }
 
+/* Nothing here makes one differ. */
+static void env_corrupt(struct keel_env *env, const char *line)
+{
+    struct sim_node *node = node_of(env);
+
+    check_fail(node->sim, "n%u: %s", node->slot, line);
+}
+
 static void env_note(struct keel_env *env, const char *line)
 {
     struct sim_node *node = node_of(env);
@@ -131,6 +139,7 @@ static const struct keel_env_ops sim_env_ops = {
     .lease_lost = env_lease_lost,
     .members_changed = env_members_changed,
     .reloaded = env_reloaded,
+    .corrupt = env_corrupt,
     .note = env_note,
 };
 
@@ -294,6 +303,7 @@ static struct replica *new_replica(struct sim_node *node, const struct wal_recov
         .nonce = keel_rng_next(&sim->clock_rng) | 1,
         .request_timeout_us = sim->plan.request_timeout_us,
         .session_ttl_us = sim->plan.session_ttl_us,
+        .check_us = sim->plan.check_us,
         .lease_reads = sim->shape->lease_reads,
         .first_history_ms = sim->plan.history_ms,
         .first_history_revisions = sim->plan.history_revisions,

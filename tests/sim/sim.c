@@ -229,6 +229,7 @@ static void make_plan(struct sim *sim)
     }
     if (sim_chance(&rng, 100))
         plan->quota_bytes = 2500 + keel_rng_below(&rng, 6000);
+    plan->check_us = 50000 << keel_rng_below(&rng, 8);
     KEEL_ASSERT(plan->slots <= SIM_SLOTS_MAX);
 }
 

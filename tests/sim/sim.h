@@ -69,6 +69,7 @@ struct sim_plan {
     bool operated, short_log, rough;
     uint64_t request_timeout_us, session_ttl_us, log_kept_bytes, tail_entries;
     uint64_t history_ms, history_revisions, quota_bytes; /* 0: the default */
+    uint64_t check_us;
 };
 
 struct sim;

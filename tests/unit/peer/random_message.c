@@ -223,6 +223,10 @@ struct keel_message *random_message(struct keel_rng *rng, size_t kind, size_t si
     case MESSAGE_TRANSFER:
         random_member_change(rng, msg, size_max);
         break;
+    case MESSAGE_DIGEST:
+        msg->index = random_u64(rng);
+        msg->digest = (struct keel_hash128){ random_u64(rng), random_u64(rng) };
+        break;
     case MESSAGE_RAFT:
     case MESSAGE_PING:
     case MESSAGE_TYPES:
@@ -294,7 +298,8 @@ bool messages_equal(const struct keel_message *a, const struct keel_message *b)
     if (a->raft != NULL && !raft_equal(a->raft, b->raft))
         return false;
     if (!changes_equal(a, b) || !snapshots_equal(a, b) || a->err != b->err ||
-        a->index != b->index || a->to != b->to)
+        a->index != b->index || a->to != b->to || a->digest.low != b->digest.low ||
+        a->digest.high != b->digest.high)
         return false;
     return a->number == b->number && a->session == b->session && a->deadline_us == b->deadline_us &&
            a->term == b->term && a->sent_us == b->sent_us && a->lease_count == b->lease_count &&

@@ -23,6 +23,7 @@ struct replica {
     struct mvcc *mvcc;
     struct apply apply;
     struct replica_status status;
+    struct replica_check_report report;
     uint64_t now_us;
     uint64_t lease, lease_ms; /* the only one that there is */
     bool removed;
@@ -52,6 +53,11 @@ const struct apply_settings *apply_settings(const struct apply *a)
 bool apply_nospace(const struct apply *a)
 {
     return a->nospace;
+}
+
+void replica_check_report(const struct replica *r, struct replica_check_report *ret_report)
+{
+    *ret_report = r->report;
 }
 
 void replica_status(const struct replica *r, struct replica_status *ret_status)
