@@ -20,7 +20,7 @@ static void write_history(struct world *w)
     make_file(w, "d/a", "another generation");
     make(w, "d/link", KEEL__KIND__SYMLINK, "e/target", 0);
     make(w, "d/e/leased", KEEL__KIND__FILE, "as long as the lease", 5000);
-    make(w, "gone", KEEL__KIND__FILE, "with its lease", 7000);
+    make(w, "gone", KEEL__KIND__FILE, SAMPLE_GARBAGE, 7000);
     revoke_lease(w, w->ahead.outcome.result.lease);
     make_file(w, "shared", "content of several records");
     change_mode(w, ino_of(w, "shared"), 0600);

@@ -6,6 +6,10 @@
 
 #include "apply.h"
 
+/* Content of a record that cannot be asked for any more, and that compaction has yet to take off.
+ */
+#define SAMPLE_GARBAGE "with its lease"
+
 /* In memory, always the same: files, directories and symbolic links, several generations, content
  * that records share or that has lost the record that wrote it, leases, tombstones, a session,
  * settings, and a compaction that is half done. */

@@ -1,0 +1,288 @@
+/* One flipped bit in any key or value of a store: it is refused at the start, or whoever reads it
+ * is told, or everything is as it was. What a start would make of it is never another state. */
+#include "sample.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "err.h"
+#include "hash.h"
+#include "help.h"
+#include "world.h"
+
+static const char *const tables[KV_TABLES] = { "records", "content", "meta", "dirs" };
+
+static int not_asked(void *arg)
+{
+    (void)arg;
+    return 0;
+}
+
+static struct kv *copy(struct kv *kv)
+{
+    struct kv *to = kv_mem_new();
+
+    assert_int_equal(kv_copy(kv, to, not_asked, NULL), 0);
+    return to;
+}
+
+/* ---- what it says, beside what it should say ---- */
+
+struct bits {
+    struct kv *kv; /* the sound one */
+    struct keel_text said;
+    uint64_t meta; /* hash of what the next checkpoint would write there */
+    size_t refused, told, harmless;
+};
+
+static size_t line_at(const struct keel_text *text, size_t at)
+{
+    const char *end = memchr(text->data + at, '\n', text->len - at);
+
+    assert_non_null(end);
+    return (size_t)(end - text->data) - at;
+}
+
+/* Line by line the same, or damaged; how many are. */
+static size_t count_damaged(const struct keel_text *sound, const struct keel_text *said)
+{
+    size_t at = 0, other_at = 0, damaged = 0;
+
+    while (at < sound->len && other_at < said->len) {
+        size_t len = line_at(sound, at), other_len = line_at(said, other_at);
+
+        if (other_len == strlen(SAMPLE_DAMAGED) &&
+            memcmp(said->data + other_at, SAMPLE_DAMAGED, other_len) == 0)
+            damaged++;
+        else if (len != other_len || memcmp(sound->data + at, said->data + other_at, len) != 0)
+            fail_msg("\"%.*s\" instead of \"%.*s\"", (int)other_len, said->data + other_at,
+                     (int)len, sound->data + at);
+        at += len + 1;
+        other_at += other_len + 1;
+    }
+    assert_true(at == sound->len && other_at == said->len);
+    return damaged;
+}
+
+static uint64_t meta_of(struct opened *o)
+{
+    struct kv_batch *batch = apply_checkpoint(o->apply);
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < batch->count; i++)
+        if (batch->writes[i].table == KV_META)
+            hash = keel_hash64_seed(batch->writes[i].bytes, hash);
+    kv_batch_free(batch);
+    return hash;
+}
+
+/* Opens, and says nothing wrong. */
+static size_t look(const struct bits *b, struct kv *kv)
+{
+    struct opened o;
+    struct keel_text said = { 0 };
+    char why[256] = "";
+
+    if (sample_open(kv, &o, why, sizeof why) != 0)
+        fail_msg("%s", why);
+    sample_say(&o, &said);
+    assert_true(meta_of(&o) == b->meta);
+    sample_close(&o);
+    size_t damaged = count_damaged(&b->said, &said);
+
+    keel_text_free(&said);
+    return damaged;
+}
+
+/* What another node makes of its snapshot is no better, and no worse. */
+static void look_at_snapshot(const struct bits *b, struct kv *kv, size_t damaged)
+{
+    struct kv *other = copy_of(kv);
+
+    assert_int_equal(look(b, other), damaged);
+    other->ops->close(other);
+}
+
+/* ---- one bit ---- */
+
+struct victim {
+    enum kv_table table;
+    uint8_t key[32];
+    size_t key_len;
+    struct keel_buf *value;
+};
+
+static void put(struct kv *kv, const struct victim *v, const uint8_t *key, struct keel_buf *value)
+{
+    struct kv_batch *batch = kv_batch_new();
+
+    if (memcmp(key, v->key, v->key_len) != 0)
+        kv_batch_remove(batch, v->table, keel_slice_of(v->key, v->key_len));
+    kv_batch_put(batch, v->table, keel_slice_of(key, v->key_len), value);
+    assert_int_equal(kv->ops->write(kv, batch), 0);
+    kv_batch_free(batch);
+}
+
+/* A message of the start names what is wrong: one of these is in it. */
+static void assert_named(const struct victim *v, const char *why)
+{
+    static const char *const names[KV_TABLES][3] = {
+        [KV_RECORDS] = { "record ", "state hash", "no root" },
+        [KV_CONTENT] = { "its content", "its content", "its content" },
+        [KV_META] = { "format version", "applied state", "cluster's state" },
+        [KV_DIRS] = { "times of ", "times of ", "times of " },
+    };
+
+    for (size_t i = 0; i < 3; i++)
+        if (strstr(why, names[v->table][i]) != NULL)
+            return;
+    fail_msg("%s: \"%s\" does not say what is wrong", tables[v->table], why);
+}
+
+static void judge(struct bits *b, const struct victim *v, struct kv *kv)
+{
+    struct opened o;
+    char why[256] = "";
+    int err = sample_open(kv, &o, why, sizeof why);
+
+    if (err != 0) {
+        assert_true(err == KEEL_E_CORRUPT || err == KEEL_E_NEWER);
+        assert_named(v, why);
+        b->refused++;
+        return;
+    }
+    sample_close(&o);
+    size_t damaged = look(b, kv);
+
+    look_at_snapshot(b, kv, damaged);
+    b->told += damaged > 0;
+    b->harmless += damaged == 0;
+}
+
+static void flip_in_key(struct bits *b, const struct victim *v, size_t bit)
+{
+    struct kv *kv = copy(b->kv);
+    uint8_t key[32];
+
+    memcpy(key, v->key, v->key_len);
+    key[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    put(kv, v, key, keel_buf_ref(v->value));
+    judge(b, v, kv);
+    kv->ops->close(kv);
+}
+
+static void flip_in_value(struct bits *b, const struct victim *v, size_t bit)
+{
+    struct kv *kv = copy(b->kv);
+    struct keel_buf *value = keel_buf_copy(keel_buf_slice(v->value));
+
+    value->data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    put(kv, v, v->key, value);
+    judge(b, v, kv);
+    kv->ops->close(kv);
+}
+
+struct flipping {
+    struct bits *b;
+    enum kv_table table;
+};
+
+static int flip_all_of_one(void *arg, struct keel_slice key, struct keel_slice value)
+{
+    struct flipping *f = arg;
+    struct victim v = { f->table, { 0 }, key.len, keel_buf_copy(value) };
+
+    memcpy(v.key, key.data, key.len);
+    for (size_t bit = 0; bit < key.len * 8; bit++)
+        flip_in_key(f->b, &v, bit);
+    for (size_t bit = 0; bit < value.len * 8; bit++)
+        flip_in_value(f->b, &v, bit);
+    keel_buf_free(v.value);
+    return 0;
+}
+
+static void flip_all(struct bits *b, enum kv_table table)
+{
+    struct flipping f = { b, table };
+    struct kv_read *read = b->kv->ops->read_begin(b->kv);
+
+    b->refused = b->told = b->harmless = 0;
+    assert_int_equal(b->kv->ops->scan(read, table, keel_slice_of(NULL, 0), flip_all_of_one, &f), 0);
+    b->kv->ops->read_end(read);
+    print_message("# %s: %zu refused, %zu told when read, %zu harmless\n", tables[table],
+                  b->refused, b->told, b->harmless);
+}
+
+/* ---- tests ---- */
+
+static int setup(void **state)
+{
+    struct bits *b = calloc(1, sizeof *b);
+    struct opened o;
+    char why[256] = "";
+
+    b->kv = sample_new();
+    assert_int_equal(sample_open(b->kv, &o, why, sizeof why), 0);
+    sample_say(&o, &b->said);
+    b->meta = meta_of(&o);
+    sample_close(&o);
+    *state = b;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bits *b = *state;
+
+    keel_text_free(&b->said);
+    b->kv->ops->close(b->kv);
+    free(b);
+    return 0;
+}
+
+static void any_flipped_bit_of_a_record_or_its_key_is_refused(void **state)
+{
+    struct bits *b = *state;
+
+    flip_all(b, KV_RECORDS);
+    assert_true(b->refused > 0 && b->told == 0 && b->harmless == 0);
+}
+
+static void any_flipped_bit_of_content_is_told_to_its_readers_or_refused(void **state)
+{
+    struct bits *b = *state;
+
+    flip_all(b, KV_CONTENT);
+    assert_true(b->refused > 0 && b->told > 0);
+    assert_int_equal(b->harmless, 8 * strlen(SAMPLE_GARBAGE));
+}
+
+static void any_flipped_bit_of_the_state_the_cluster_or_the_leases_is_refused(void **state)
+{
+    struct bits *b = *state;
+
+    flip_all(b, KV_META);
+    assert_true(b->refused > 0 && b->told == 0 && b->harmless == 0);
+}
+
+static void any_flipped_bit_of_a_directorys_times_is_refused(void **state)
+{
+    struct bits *b = *state;
+
+    flip_all(b, KV_DIRS);
+    assert_true(b->refused > 0 && b->told == 0 && b->harmless == 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(any_flipped_bit_of_a_record_or_its_key_is_refused),
+        TEST(any_flipped_bit_of_content_is_told_to_its_readers_or_refused),
+        TEST(any_flipped_bit_of_the_state_the_cluster_or_the_leases_is_refused),
+        TEST(any_flipped_bit_of_a_directorys_times_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("store-bits", tests, NULL, NULL);
+}
