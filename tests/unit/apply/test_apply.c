@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "apply.h"
+#include "check.h"
 #include "err.h"
 #include "mvcc/kv.h"
 
@@ -701,13 +702,14 @@ static void state_survives_a_checkpoint_and_a_restart(void **state)
     c.bind = &bind;
     assert_int_equal(create(w, &c, "held"), 0);
     uint64_t lease = w->outcome.granted, revision = mvcc_revision(w->mvcc);
-    struct keel_hash128 hash = mvcc_state_hash(w->mvcc);
+    struct keel_hash128 hash = mvcc_state_hash(w->mvcc), digest = apply_digest(w->apply);
 
     restart(w);
-    struct keel_hash128 again = mvcc_state_hash(w->mvcc);
+    struct keel_hash128 again = mvcc_state_hash(w->mvcc), digest_again = apply_digest(w->apply);
     struct lease_info info;
 
     assert_memory_equal(&hash, &again, sizeof hash);
+    assert_memory_equal(&digest, &digest_again, sizeof digest);
     assert_int_equal(mvcc_revision(w->mvcc), revision);
     assert_int_equal(lease_get(apply_leases(w->apply), lease, &info), 0);
     assert_int_equal(info.keys, 1);
@@ -987,9 +989,112 @@ static void configuration_survives_a_checkpoint(void **state)
     assert_string_equal(apply_members(w->apply, &count)[2].address, "h:3");
 }
 
+/* The digest behind a command, which then has never been applied. */
+static struct keel_hash128 digest_behind(struct world *w, Keel__Command *head)
+{
+    assert_int_equal(run_at(w, head, ""), 0);
+    struct keel_hash128 digest = apply_digest(w->apply);
+
+    apply_free(w->apply);
+    mvcc_close(w->mvcc);
+    w->index--;
+    w->time_ns -= 1000;
+    world_open(w);
+    return digest;
+}
+
+static void digest_tells_states_apart_at_the_same_index(void **state)
+{
+    struct world *w = *state;
+    Keel__Command heads[6];
+    Keel__Settings settings = KEEL__SETTINGS__INIT;
+    Keel__SessionExpire expire = KEEL__SESSION_EXPIRE__INIT;
+    Keel__LeaseGrant grant = KEEL__LEASE_GRANT__INIT;
+    Keel__ReserveInodes reserve = KEEL__RESERVE_INODES__INIT;
+    Keel__Compact compact = KEEL__COMPACT__INIT;
+    Keel__Check check = KEEL__CHECK__INIT;
+    struct keel_hash128 digests[KEEL_ARRAY_LEN(heads)];
+
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(heads); i++)
+        keel__command__init(&heads[i]);
+    settings.history_ms = 77;
+    heads[0].op_case = KEEL__COMMAND__OP_SETTINGS;
+    heads[0].settings = &settings;
+    expire.session = w->session;
+    expire.term = w->term;
+    heads[1].op_case = KEEL__COMMAND__OP_SESSION_EXPIRE;
+    heads[1].session_expire = &expire;
+    grant.ttl_ms = 5000;
+    heads[2].op_case = KEEL__COMMAND__OP_LEASE_GRANT;
+    heads[2].lease_grant = &grant;
+    reserve.count = 1;
+    heads[3].op_case = KEEL__COMMAND__OP_RESERVE_INODES;
+    heads[3].reserve_inodes = &reserve;
+    make(w, "f", "x");
+    compact.revision = mvcc_revision(w->mvcc);
+    heads[4].op_case = KEEL__COMMAND__OP_COMPACT;
+    heads[4].compact = &compact;
+    heads[5].op_case = KEEL__COMMAND__OP_CHECK; /* changes nothing */
+    heads[5].check = &check;
+    restart(w);
+    for (size_t i = 0; i < KEEL_ARRAY_LEN(heads); i++) {
+        digests[i] = digest_behind(w, &heads[i]);
+        for (size_t k = 0; k < i; k++)
+            assert_memory_not_equal(&digests[i], &digests[k], sizeof digests[i]);
+        struct keel_hash128 again = digest_behind(w, &heads[i]);
+
+        assert_memory_equal(&digests[i], &again, sizeof again);
+    }
+}
+
+static int give_verdict(struct world *w, uint64_t index, uint64_t node)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Verdict verdict = KEEL__VERDICT__INIT;
+
+    verdict.index = index;
+    verdict.nodes = &node;
+    verdict.n_nodes = 1;
+    head.op_case = KEEL__COMMAND__OP_VERDICT;
+    head.verdict = &verdict;
+    return run_at(w, &head, "");
+}
+
+static void a_verdict_marks_a_member_for_good(void **state)
+{
+    struct world *w = *state;
+    size_t count;
+
+    assert_int_equal(give_verdict(w, 5, 99), 0); /* nobody's id */
+    assert_false(w->outcome.members_changed);
+    assert_int_equal(give_verdict(w, 5, 2), 0);
+    assert_true(w->outcome.members_changed);
+    assert_int_equal(give_verdict(w, 9, 2), 0);
+    assert_false(w->outcome.members_changed);
+    restart(w);
+    assert_int_equal(apply_members(w->apply, &count)[0].corrupt_index, 0);
+    assert_int_equal(apply_members(w->apply, &count)[1].corrupt_index, 5);
+}
+
+static void a_check_says_that_it_is_one_and_where(void **state)
+{
+    struct world *w = *state;
+    Keel__Command head = KEEL__COMMAND__INIT;
+    Keel__Check check = KEEL__CHECK__INIT;
+
+    head.op_case = KEEL__COMMAND__OP_CHECK;
+    head.check = &check;
+    assert_int_equal(run_at(w, &head, ""), 0);
+    assert_true(w->outcome.check);
+    assert_int_equal(w->outcome.result.value, w->index);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        T(digest_tells_states_apart_at_the_same_index),
+        T(a_verdict_marks_a_member_for_good),
+        T(a_check_says_that_it_is_one_and_where),
         T(creation_and_first_content_are_one_revision_version_1),
         T(exclusive_creation_of_what_exists_fails_and_changes_nothing),
         T(creation_without_exclusive_adopts_what_another_node_created),
