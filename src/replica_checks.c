@@ -25,6 +25,17 @@ static uint64_t check_us(const struct replica *r)
     return r->options.check_us != 0 ? r->options.check_us : CHECK_US;
 }
 
+/* The command, with its operation in `check`. */
+static Keel__Command check_command(Keel__Check *check)
+{
+    Keel__Command head = KEEL__COMMAND__INIT;
+
+    keel__check__init(check);
+    head.op_case = KEEL__COMMAND__OP_CHECK;
+    head.check = check;
+    return head;
+}
+
 /* ---- what was said ---- */
 
 /* The one at that index; a new one takes the place of the oldest. NULL: it is older than all. */
@@ -163,16 +174,6 @@ static void propose_verdict(struct replica *r, uint64_t now, const struct check 
     requests_send_bare(r, now, &head);
 }
 
-static void propose_check(struct replica *r, uint64_t now)
-{
-    Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__Check check = KEEL__CHECK__INIT;
-
-    head.op_case = KEEL__COMMAND__OP_CHECK;
-    head.check = &check;
-    requests_send_bare(r, now, &head);
-}
-
 static void judge(struct replica *r, uint64_t now)
 {
     struct checks *k = &r->checks;
@@ -212,8 +213,11 @@ void checks_pump(struct replica *r, uint64_t now)
     if (!leases_leads_for_sure(r))
         return;
     if (is_due(r, now)) {
+        Keel__Check check;
+        Keel__Command head = check_command(&check);
+
         k->asked_us = now;
-        propose_check(r, now);
+        requests_send_bare(r, now, &head);
     }
     judge(r, now);
 }
@@ -264,11 +268,9 @@ bool checks_stops(struct replica *r)
 
 void replica_check(struct replica *r, struct replica_call *call)
 {
-    Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__Check check = KEEL__CHECK__INIT;
+    Keel__Check check;
+    Keel__Command head = check_command(&check);
 
-    head.op_case = KEEL__COMMAND__OP_CHECK;
-    head.check = &check;
     replica_propose(r, call, &head, keel_slice_of(NULL, 0));
 }
 

@@ -70,15 +70,16 @@ static uint64_t target(const struct replica *r, uint64_t now, uint64_t point)
     return by_time < by_count ? by_time : by_count;
 }
 
-static void propose_compact(struct replica *r, uint64_t now, uint64_t revision)
+/* The command, with its operation in `compact`. */
+static Keel__Command compact_command(Keel__Compact *compact, uint64_t revision)
 {
     Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__Compact compact = KEEL__COMPACT__INIT;
 
-    compact.revision = revision;
+    keel__compact__init(compact);
+    compact->revision = revision;
     head.op_case = KEEL__COMMAND__OP_COMPACT;
-    head.compact = &compact;
-    requests_send_bare(r, now, &head);
+    head.compact = compact;
+    return head;
 }
 
 static void propose_step(struct replica *r, uint64_t now)
@@ -106,8 +107,11 @@ void history_duties(struct replica *r, uint64_t now)
     uint64_t to = target(r, now, point);
 
     if (to > point && (h->asked_us == 0 || now - h->asked_us >= DUTY_US)) {
+        Keel__Compact compact;
+        Keel__Command head = compact_command(&compact, to);
+
         h->asked_us = now;
-        propose_compact(r, now, to);
+        requests_send_bare(r, now, &head);
     }
     /* Waiting for the one before, which may have been lost with a leader. */
     if (mvcc_has_garbage(r->mvcc) &&
@@ -117,12 +121,9 @@ void history_duties(struct replica *r, uint64_t now)
 
 void replica_compact(struct replica *r, struct replica_call *call, uint64_t revision)
 {
-    Keel__Command head = KEEL__COMMAND__INIT;
-    Keel__Compact compact = KEEL__COMPACT__INIT;
+    Keel__Compact compact;
+    Keel__Command head = compact_command(&compact, revision);
 
-    compact.revision = revision;
-    head.op_case = KEEL__COMMAND__OP_COMPACT;
-    head.compact = &compact;
     replica_propose(r, call, &head, keel_slice_of(NULL, 0));
 }
 
