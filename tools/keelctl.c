@@ -33,6 +33,7 @@ struct ctl_command {
 /* ---- the watchdog ---- */
 
 static unsigned watchdog_seconds = TIMEOUT_DEFAULT_S;
+static bool watchdog_told;       /* by --timeout */
 static atomic_bool watchdog_off; /* all is read: whoever reads our output may take their time */
 static atomic_long watchdog_at_s;
 
@@ -47,6 +48,13 @@ static long now_s(void)
 void ctl_watchdog_rearm(void)
 {
     atomic_store(&watchdog_at_s, now_s() + (long)watchdog_seconds);
+}
+
+void ctl_watchdog_extend(unsigned seconds)
+{
+    if (!watchdog_told)
+        watchdog_seconds = TIMEOUT_DEFAULT_S + seconds;
+    ctl_watchdog_rearm();
 }
 
 /* A read from a FUSE mount that does not answer can only be ended by the end of the process. */
@@ -620,6 +628,7 @@ static bool parse_timeout(const char *text)
         seconds > TIMEOUT_MAX_S)
         return false;
     watchdog_seconds = (unsigned)seconds;
+    watchdog_told = true;
     return true;
 }
 

@@ -34,6 +34,9 @@ struct ctl {
 
 /* The time that the mount has for its answer begins anew. */
 void ctl_watchdog_rearm(void);
+/* The same, and as much longer, for something that takes its time, unless --timeout says how long.
+ */
+void ctl_watchdog_extend(unsigned seconds);
 
 /* Reads MOUNT/@keel/NAME. Prints what is wrong and returns an exit code. */
 int ctl_read(const struct ctl *ctl, const char *name, struct keel_text *text);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -19,7 +20,7 @@
 #include "snapshot_restore.h"
 #include "store_look.h"
 
-enum { PIECE_BYTES = 256 << 10, BAR_CELLS = 40 };
+enum { PIECE_BYTES = 256 << 10, BAR_CELLS = 40, COPY_BYTES_A_SECOND = 8 << 20 };
 
 static int wrong_usage(void)
 {
@@ -348,12 +349,23 @@ static int copy_from_mount(struct saving *s, int fd)
     return err;
 }
 
+/* Opening it takes as long as the node takes to copy its store. */
+static void allow_for_copy(const struct ctl *ctl)
+{
+    struct statvfs space;
+
+    if (statvfs(ctl->mount, &space) == 0)
+        ctl_watchdog_extend(
+            (unsigned)((space.f_blocks - space.f_bfree) * space.f_frsize / COPY_BYTES_A_SECOND));
+}
+
 static int save_from_mount(const struct ctl *ctl, const char *file)
 {
     struct keel_text path = { 0 };
     struct saving s;
     struct stat st;
 
+    allow_for_copy(ctl);
     keel_text_printf(&path, "%s/@keel/snapshot", ctl->mount);
     int fd = open(path.data, O_RDONLY | O_CLOEXEC), err = errno;
 
