@@ -20,6 +20,7 @@ enum {
     SEGMENT_BYTES_MIN = 2 << 20,
     WAL_STEP_BYTES = 1 << 20,
     TRANSFER_MS = 1000,  /* at most, for handing leadership over before a stop */
+    FLUSH_MS = 5000,     /* at most, for bringing the store up to date then */
     PAUSED_US = 3333333, /* a third of a session's ttl: longer without a turn is a pause */
     STOP_POLL_MS = 10,
     MAP_BY_QUOTA = 4, /* address space of the store for each byte of the quota */
@@ -75,6 +76,26 @@ static void on_store_fault(int signum)
     _exit(1);
 }
 
+static bool has_config(const struct node *node)
+{
+    uint64_t index;
+
+    apply_config(node->apply, &index);
+    return index > 0;
+}
+
+static int read_cluster(struct node *node, char *why, size_t why_size)
+{
+    int err = apply_new(node->mvcc, &node->apply);
+
+    mvcc_read_end(node->mvcc);
+    if (err == 0 && mvcc_applied_index(node->mvcc) > 0 && !has_config(node))
+        err = KEEL_E_CORRUPT; /* every log begins with one */
+    if (err != 0)
+        snprintf(why, why_size, "the cluster's state in it cannot be read: %s", keel_strerror(err));
+    return err;
+}
+
 /* installed: the snapshot whose installation was interrupted, if one was. */
 static int read_store(struct node *node, struct snapshot_info *ret_installed, char *why,
                       size_t why_size)
@@ -91,17 +112,11 @@ static int read_store(struct node *node, struct snapshot_info *ret_installed, ch
         err = kv_lmdb_open(STORE_DIR, node->map_bytes, &node->kv, why, why_size);
     if (err == 0)
         err = mvcc_open(node->kv, &node->mvcc, why, why_size);
+    if (err == 0)
+        err = read_cluster(node, why, why_size);
     sigaction(SIGSEGV, &segv, NULL);
     sigaction(SIGBUS, &bus, NULL);
     return err;
-}
-
-static bool has_config(const struct node *node)
-{
-    uint64_t index;
-
-    apply_config(node->apply, &index);
-    return index > 0;
 }
 
 static int open_store(struct node *node, struct snapshot_info *ret_installed)
@@ -113,17 +128,8 @@ static int open_store(struct node *node, struct snapshot_info *ret_installed)
         node->map_bytes = MAP_BYTES_MIN;
     int err = read_store(node, ret_installed, why, sizeof why);
 
-    if (err != 0) {
-        log_error("store: %s%s", why, err == KEEL_E_CORRUPT ? STORE_ADVICE : "");
-        return err;
-    }
-    err = apply_new(node->mvcc, &node->apply);
-    mvcc_read_end(node->mvcc);
-    if (err == 0 && mvcc_applied_index(node->mvcc) > 0 && !has_config(node))
-        err = KEEL_E_CORRUPT; /* every log begins with one */
     if (err != 0)
-        log_error("store: the cluster's state in it cannot be read: %s%s", keel_strerror(err),
-                  err == KEEL_E_CORRUPT ? STORE_ADVICE : "");
+        log_error("store: %s%s", why, err == KEEL_E_CORRUPT ? STORE_ADVICE : "");
     return err;
 }
 
@@ -573,9 +579,26 @@ static void close_handles(struct node *node)
     node_workers_stop(node);
 }
 
+/* The store has everything, or the disk is too slow: the log has it in any case. */
+static void on_flush_timer(uv_timer_t *timer)
+{
+    struct node *node = timer->data;
+
+    if (mvcc_durable_index(node->mvcc) < node->stop_index && --node->stop_polls > 0)
+        return;
+    uv_timer_stop(timer);
+    close_handles(node);
+}
+
 static void on_unmounted(void *arg)
 {
-    close_handles(arg);
+    struct node *node = arg;
+
+    node->phase = NODE_FLUSHING;
+    node->stop_index = mvcc_applied_index(node->mvcc);
+    node->stop_polls = FLUSH_MS / STOP_POLL_MS;
+    replica_flush(node->replica);
+    uv_timer_start(&node->stop_timer, on_flush_timer, 0, STOP_POLL_MS);
 }
 
 static void unmount(struct node *node)

@@ -31,6 +31,7 @@ enum node_phase {
     NODE_RUNNING,
     NODE_TRANSFERRING, /* asked to stop: handing leadership over, at most a second */
     NODE_UNMOUNTING,
+    NODE_FLUSHING, /* what is applied goes into the store */
     NODE_STOPPED,
 };
 
@@ -45,7 +46,8 @@ struct node {
     struct lookout for_requests, for_barriers;
     uv_timer_t timer;
     uv_timer_t stop_timer;
-    int stop_polls; /* left, while leadership is handed over */
+    int stop_polls; /* left, while leadership is handed over, then while the store is written */
+    uint64_t stop_index; /* what the store is to have then */
     uv_signal_t signals[2];
     uint64_t last_turn_us;
 

@@ -385,8 +385,9 @@ static void checkpoint(struct replica *r, uint64_t now)
     }
     if (r->pending_since_us == 0)
         r->pending_since_us = now;
-    if (!may_checkpoint(r) || (mvcc_pending_bytes(r->mvcc) < KEEL_CHECKPOINT_BYTES &&
-                               now - r->pending_since_us < KEEL_CHECKPOINT_MS * 1000))
+    if (!may_checkpoint(r) ||
+        (!r->flushing && mvcc_pending_bytes(r->mvcc) < KEEL_CHECKPOINT_BYTES &&
+         now - r->pending_since_us < KEEL_CHECKPOINT_MS * 1000))
         return;
     r->checkpoint_out = true;
     r->pending_since_us = 0;
@@ -443,6 +444,11 @@ uint64_t replica_deadline(const struct replica *r)
         r->pending_since_us + KEEL_CHECKPOINT_MS * 1000 < at)
         at = r->pending_since_us + KEEL_CHECKPOINT_MS * 1000;
     return at;
+}
+
+void replica_flush(struct replica *r)
+{
+    r->flushing = true;
 }
 
 bool replica_transfer(struct replica *r)

@@ -72,6 +72,9 @@ void replica_pump(struct replica *r);
  * are doubtful until confirmed. */
 void replica_on_paused(struct replica *r);
 
+/* Before a clean stop: what has been applied need not wait for company on its way into the store.
+ * Poll mvcc_durable_index. */
+void replica_flush(struct replica *r);
 /* Before a clean stop: hands leadership over. True: under way; poll replica_is_leader. */
 bool replica_transfer(struct replica *r);
 

@@ -89,7 +89,7 @@ static void note_digest(struct replica *r, struct check *c, uint64_t id, struct 
 
 void checks_on_digest(struct replica *r, uint64_t from, const struct keel_message *msg)
 {
-    if (replica_member(r, from) != NULL)
+    if (replica_member(r, from) != NULL && msg->index > 0)
         note_digest(r, check_at(r, msg->index), from, msg->digest);
 }
 

@@ -192,7 +192,7 @@ struct replica {
 
     uint64_t seen_leader, seen_term; /* as of the last pump */
     bool heard_leader;               /* ever */
-    bool checkpoint_out;
+    bool checkpoint_out, flushing;
     uint64_t pending_since_us; /* 0: nothing pending */
     bool reloaded;             /* by a snapshot, since the last pump */
     bool pumping;

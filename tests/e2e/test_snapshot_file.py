@@ -13,7 +13,7 @@ import keel
 from keel import run, wait_for
 
 TOOLS = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(keel.BINARY))), "tools")
-KEELCTL, KEEL_WAL = os.path.join(TOOLS, "keelctl"), os.path.join(TOOLS, "keel-wal")
+KEELCTL = os.path.join(TOOLS, "keelctl")
 FIELDS = ["cluster_id", "revision", "compact_revision", "index", "term", "hash", "keys", "revisions_kept", "directories",
           "bytes"]
 
@@ -39,20 +39,7 @@ def members_of(c):
     return ",".join(f"n{i}=127.0.1.{i}:{port}" for i in range(1, int(founders) + 1))
 
 
-def in_store(c, i):
-    """Waits until the store of a node has all that it has applied by now."""
-    index = int(c.status(i)["applied_index"])
-
-    def stored():
-        said = run([KEEL_WAL, "check", data_dir(c, i)], check=False).stdout
-        return int(re.search(r", applied (\d+)$", said, re.MULTILINE)[1]) >= index
-
-    wait_for(stored, 20, "a checkpoint")
-
-
 def stop_all(c):
-    for i in c.nodes():
-        in_store(c, i)
     for i in c.nodes():
         c.kill(i, "TERM")
 
@@ -104,6 +91,20 @@ def settled(c):
     """The status of a node that has applied everything."""
     status = c.status(1)
     return status if status["applied_index"] == status["commit_index"] else None
+
+
+def test_the_store_of_a_node_that_was_stopped_has_all_of_it(make_cluster, tmp_path):
+    c = make_cluster(1)
+    for i in range(5):
+        c.write(1, "last", f"written {i}")
+        c.kill(1, "TERM")
+        keelctl("snapshot", "save", tmp_path / f"{i}", "--data-dir", data_dir(c))
+        log = c.log(1)
+        c.start(1)
+        recovered = c.log(1)[len(log):]
+        applied, end = map(int, re.search(r"recovered: applied (\d+), log (\d+)", recovered).groups())
+        assert applied == end
+        assert b"written %d" % i in open(tmp_path / f"{i}", "rb").read()
 
 
 # ---- what is in a file ----
