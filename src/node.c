@@ -390,6 +390,8 @@ static void info_status(void *arg, struct keel_text *text)
 
     node->kv->ops->sizes(node->kv, &file, &used);
     keel_text_printf(text, "db_size: %" PRIu64 "\ndb_used: %" PRIu64 "\n", file, used);
+    keel_text_printf(text, "stored_index: %" PRIu64 "\ncompacting: %s\n",
+                     mvcc_durable_index(node->mvcc), mvcc_has_garbage(node->mvcc) ? "yes" : "no");
     node_defrag_status(node, text);
 }
 

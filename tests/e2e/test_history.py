@@ -106,6 +106,25 @@ def test_what_was_taken_off_is_off_after_a_restart_too(make_cluster):
     wait_for(lambda: len({c.status(i)["hash"] for i in c.nodes()}) == 1, what="one state everywhere")
 
 
+def test_the_status_says_when_what_was_compacted_is_removed(shared_cluster, d):
+    c = shared_cluster
+
+    def stored(i):
+        applied = int(c.status(i)["applied_index"])
+        wait_for(lambda: int(c.status(i)["stored_index"]) >= applied, what=c.status(i))
+        return int(c.status(i)["db_used"])
+
+    for n in range(200):
+        c.write(1, f"{d}/f", bytes([n]) * 10_000)
+    for i in c.nodes():
+        wait_for(lambda i=i: c.status(i)["hash"] == c.status(1)["hash"])
+    full = [stored(i) for i in c.nodes()]
+    compact(c)
+    for i, before in zip(c.nodes(), full):
+        wait_for(lambda i=i: c.status(i)["compacting"] == "no", what=c.status(i))
+        assert stored(i) < before - 1_500_000
+
+
 @pytest.mark.cluster(flags=["--history", "1s", "--history-revisions", "5"])
 def test_history_ends_by_itself(cluster):
     c = cluster
