@@ -5,6 +5,7 @@
 
 enum {
     RECORD_COUNTS = 256, /* what a kept record counts for the quota beside its key and content */
+    YIELD_RECORDS_MAX = 8192, /* to one command: more than the largest file takes of small ones */
     /* No command adds more than this: as long as so much is free, nothing has to be looked at. */
     COMMAND_ADDS_MAX =
         KEEL_ENTRY_SIZE_MAX + KEEL_FILE_SIZE_MAX + 2 * (KEEL_PATH_MAX + RECORD_COUNTS),
@@ -21,11 +22,15 @@ int apply_compact(struct apply_op *op, const Keel__Compact *compact)
     return 0;
 }
 
+/* What is not garbage yet yields only to a quota that was lowered. */
 int apply_compact_step(struct apply_op *op, const Keel__CompactStep *step)
 {
     uint32_t budget = step->budget < KEEL_COMPACT_STEP_MAX ? step->budget : KEEL_COMPACT_STEP_MAX;
+    uint64_t used = mvcc_quota_used(op->a->mvcc), quota = op->a->settings.quota_bytes;
 
     op->result->value = mvcc_compact_step(op->txn, budget);
+    if (op->result->value == 0 && used > quota)
+        mvcc_compact_for(op->txn, used - quota, budget);
     return 0;
 }
 
@@ -132,7 +137,10 @@ void apply_make_room(struct apply_op *op)
 
     if (need.bytes == 0 || used + need.bytes <= quota)
         return;
-    op->full = !mvcc_compact_for(op->txn, used + need.bytes - quota) && need.grows;
+    /* A quota that was lowered far takes its time: meanwhile it may be exceeded. */
+    op->full =
+        mvcc_compact_for(op->txn, used + need.bytes - quota, YIELD_RECORDS_MAX) == MVCC_ROOM_NONE &&
+        need.grows;
 }
 
 void apply_watch_room(struct apply *a, int err)

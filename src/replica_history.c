@@ -94,6 +94,14 @@ static void propose_step(struct replica *r, uint64_t now)
         r->history.step_index = raft_last_index(r->raft);
 }
 
+/* Is something to go, for the point or for the quota? */
+static bool has_work(const struct replica *r)
+{
+    return mvcc_has_garbage(r->mvcc) ||
+           (mvcc_quota_used(r->mvcc) > apply_settings(r->apply)->quota_bytes &&
+            mvcc_has_history(r->mvcc));
+}
+
 void history_duties(struct replica *r, uint64_t now)
 {
     struct history *h = &r->history;
@@ -114,7 +122,7 @@ void history_duties(struct replica *r, uint64_t now)
         requests_send_bare(r, now, &head);
     }
     /* Waiting for the one before, which may have been lost with a leader. */
-    if (mvcc_has_garbage(r->mvcc) &&
+    if (has_work(r) &&
         (mvcc_applied_index(r->mvcc) >= h->step_index || raft_last_index(r->raft) < h->step_index))
         propose_step(r, now);
 }

@@ -86,30 +86,41 @@ static bool move_to_garbage(struct mvcc_txn *txn)
     return true;
 }
 
-/* Whatever became garbage at the same revision as what is in front. */
-static void take_revision(struct mvcc *m)
+/* Whatever became garbage at the same revision as what is in front. Returns the number of records.
+ */
+static uint32_t take_revision(struct mvcc *m)
 {
     const struct mvcc_key *key = garbage_first(&m->index.garbage);
     uint64_t since = index_garbage_since(key);
+    uint32_t taken = 0;
 
     while (key != NULL && index_garbage_since(key) == since) {
-        take_first(m);
+        taken += take_first(m);
         key = garbage_first(&m->index.garbage);
     }
+    return taken;
 }
 
-bool mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes)
+enum mvcc_room mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes, uint32_t budget)
 {
     struct mvcc *m = txn->m;
     uint64_t before = m->index.quota_used;
+    uint32_t taken = 0;
 
     KEEL_ASSERT(txn->open);
     while (before - m->index.quota_used < bytes) {
+        if (taken >= budget)
+            return MVCC_ROOM_LATER;
         if (!mvcc_has_garbage(m) && !move_to_garbage(txn))
-            return false;
-        take_revision(m);
+            return MVCC_ROOM_NONE;
+        taken += take_revision(m);
     }
-    return true;
+    return MVCC_ROOM_ENOUGH;
+}
+
+bool mvcc_has_history(const struct mvcc *m)
+{
+    return garbage_first(&m->index.garbage) != NULL;
 }
 
 /* ---- keys ---- */

@@ -216,10 +216,18 @@ void mvcc_compact(struct mvcc_txn *txn, uint64_t at);
  * go together). Returns how many; 0: there is none left. Here and below, keys may go: what was
  * looked up before, and is not pinned, is looked up again. */
 uint32_t mvcc_compact_step(struct mvcc_txn *txn, uint32_t budget);
+enum mvcc_room {
+    MVCC_ROOM_ENOUGH,
+    MVCC_ROOM_NONE, /* all garbage is gone, and it was not enough */
+    MVCC_ROOM_LATER /* the budget is spent: there is more */
+};
+
 /* Old history yields: takes garbage off the books, and moves the point as far as needed, until at
- * least `bytes` less count for the quota. All that became garbage at one revision goes at once.
- * False: all garbage is gone, and it was not enough. */
-bool mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes);
+ * least `bytes` less count for the quota, or about `budget` records are gone. All that became
+ * garbage at one revision goes at once. */
+enum mvcc_room mvcc_compact_for(struct mvcc_txn *txn, uint64_t bytes, uint32_t budget);
+/* Is there any that could yield? */
+bool mvcc_has_history(const struct mvcc *m);
 /* Is there garbage at the present point? */
 bool mvcc_has_garbage(const struct mvcc *m);
 

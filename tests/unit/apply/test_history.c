@@ -149,6 +149,46 @@ static void a_full_store_refuses_what_grows_and_takes_the_rest(void **state)
     same_books(w);
 }
 
+static void history_yields_in_steps_to_a_quota_that_is_lowered(void **state)
+{
+    struct world *w = *state;
+    uint64_t point = 0;
+    int steps = 0;
+
+    memset(big, 'x', sizeof big - 1);
+    assert_int_equal(make_file(w, "f", big), 0);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(rewrite(w, ino_of(w, "f"), big), 0);
+    assert_int_equal(set_quota(w, 40000), 0);
+    assert_true(mvcc_quota_used(w->ahead.mvcc) > 300000);
+    for (; mvcc_quota_used(w->ahead.mvcc) > 40000; steps++) {
+        compact_step(w, 10);
+        assert_in_range(mvcc_compact_revision(w->ahead.mvcc), point + 1, point + 13);
+        point = mvcc_compact_revision(w->ahead.mvcc);
+        same_books(w);
+    }
+    assert_in_range(steps, 9, 10);
+    compact_step(w, 10);
+    assert_int_equal(mvcc_compact_revision(w->ahead.mvcc), point); /* the rest stays */
+}
+
+static void a_write_waits_for_no_more_than_some_history(void **state)
+{
+    struct world *w = *state;
+
+    assert_int_equal(make_file(w, "f", "x"), 0);
+    for (int i = 0; i < 9000; i++)
+        assert_int_equal(rewrite(w, ino_of(w, "f"), "y"), 0);
+    assert_int_equal(set_quota(w, 1000), 0);
+    assert_int_equal(make_file(w, "g", "grows"), 0); /* what is live would fit */
+    assert_in_range(mvcc_compact_revision(w->ahead.mvcc), 8190, 8200);
+    assert_false(apply_nospace(w->ahead.apply));
+    while (mvcc_has_history(w->ahead.mvcc))
+        compact_step(w, KEEL_COMPACT_STEP_MAX);
+    assert_int_equal(make_file(w, "h", "grows"), KEEL_E_NOSPACE);
+    same_books(w);
+}
+
 static void commands_that_change_nothing_take_no_history(void **state)
 {
     struct world *w = *state;
@@ -170,6 +210,8 @@ int main(void)
         T(compaction_goes_forward_only_and_not_into_the_future),
         T(old_history_yields_before_a_write_is_refused),
         T(a_full_store_refuses_what_grows_and_takes_the_rest),
+        T(history_yields_in_steps_to_a_quota_that_is_lowered),
+        T(a_write_waits_for_no_more_than_some_history),
         T(commands_that_change_nothing_take_no_history),
     };
 

@@ -7,14 +7,19 @@
 #include "check.h"
 #include "mvcc/record.h"
 
-static bool compact_for(struct mvcc *m, uint64_t bytes)
+static enum mvcc_room compact_within(struct mvcc *m, uint64_t bytes, uint32_t budget)
 {
     struct mvcc_txn *txn = help_begin(m);
-    bool enough = mvcc_compact_for(txn, bytes);
+    enum mvcc_room room = mvcc_compact_for(txn, bytes, budget);
 
     mvcc_commit(txn);
     mvcc_read_end(m);
-    return enough;
+    return room;
+}
+
+static bool compact_for(struct mvcc *m, uint64_t bytes)
+{
+    return compact_within(m, bytes, UINT32_MAX) == MVCC_ROOM_ENOUGH;
 }
 
 static void move(struct mvcc *m, const char *from, const char *to)
@@ -395,6 +400,24 @@ static void garbage_that_is_there_yields_before_the_point_moves(void **state)
     assert_int_equal(mvcc_compact_revision(f->m), 6);
 }
 
+static void what_yields_goes_in_bounded_steps(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t used;
+
+    for (int i = 0; i < 40; i++)
+        help_write(f->m, "k", "text"); /* 2 … 41 */
+    used = mvcc_quota_used(f->m);
+    assert_int_equal(compact_within(f->m, UINT64_MAX, 10), MVCC_ROOM_LATER);
+    assert_int_equal(mvcc_compact_revision(f->m), 12);
+    assert_true(mvcc_has_history(f->m));
+    assert_true(mvcc_quota_used(f->m) > used / 2);
+    assert_int_equal(compact_within(f->m, UINT64_MAX, 100), MVCC_ROOM_NONE);
+    assert_int_equal(mvcc_compact_revision(f->m), 41);
+    assert_false(mvcc_has_history(f->m));
+    assert_string_equal(help_read(f->m, "k", 0), "text");
+}
+
 static void what_a_transaction_replaces_does_not_yield_to_it(void **state)
 {
     struct fixture *f = *state;
@@ -405,7 +428,7 @@ static void what_a_transaction_replaces_does_not_yield_to_it(void **state)
     struct mvcc_txn *txn = help_begin(f->m);
 
     mvcc_put(txn, mvcc_root(f->m), keel_slice_str("k"), &record, NULL);
-    assert_false(mvcc_compact_for(txn, 1));
+    assert_int_equal(mvcc_compact_for(txn, 1, UINT32_MAX), MVCC_ROOM_NONE);
     assert_int_equal(mvcc_compact_revision(f->m), 0);
     mvcc_commit(txn);
     assert_string_equal(help_read(f->m, "k", 2), "text");
@@ -555,6 +578,7 @@ int main(void)
         FIXTURE_TEST(missing_content_is_noticed_when_its_writer_is_gone),
         FIXTURE_TEST(old_history_yields_as_much_as_is_needed),
         FIXTURE_TEST(garbage_that_is_there_yields_before_the_point_moves),
+        FIXTURE_TEST(what_yields_goes_in_bounded_steps),
         FIXTURE_TEST(what_a_transaction_replaces_does_not_yield_to_it),
         FIXTURE_TEST(all_that_became_garbage_at_one_revision_yields_at_once),
         FIXTURE_TEST(a_directorys_beginning_may_go_before_what_is_in_it),

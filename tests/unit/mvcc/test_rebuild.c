@@ -97,7 +97,7 @@ static void random_compaction(struct mvcc *m, struct keel_rng *rng)
         mvcc_compact(txn, 1 + keel_rng_below(rng, mvcc_revision(m)));
         break;
     case 1:
-        mvcc_compact_for(txn, keel_rng_below(rng, 3000));
+        mvcc_compact_for(txn, keel_rng_below(rng, 3000), 1 + (uint32_t)keel_rng_below(rng, 20));
         break;
     default:
         mvcc_compact_step(txn, 1 + (uint32_t)keel_rng_below(rng, 5));
