@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena.h"
 #include "check.h"
 #include "fs/poker.h"
 #include "keel_limits.h"
@@ -61,6 +62,7 @@ struct settings {
     enum keel_log_level level;
     bool from_file; /* values come from the file now: they do not replace any */
     unsigned long given;
+    struct keel_arena texts; /* of the file */
 };
 
 enum option_id {
@@ -268,12 +270,21 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
     }
 }
 
+static char *keep_text(struct keel_arena *texts, const char *text)
+{
+    size_t size = strlen(text) + 1;
+
+    return memcpy(keel_arena_alloc(texts, size), text, size);
+}
+
 static int on_ini_line(void *arg, const char *section, const char *name, const char *value)
 {
+    struct settings *s = arg;
+
     (void)section;
     for (const struct option *o = long_options; o->name != NULL; o++)
         if (strcmp(o->name, name) == 0 && o->val < OPT_CONFIG)
-            return set_option(arg, o->val, name, keel_strdup(value));
+            return set_option(s, o->val, name, keep_text(&s->texts, value));
     fprintf(stderr, "keelfs: unknown option '%s' in the configuration file\n", name);
     return 0;
 }
@@ -325,6 +336,23 @@ static int parse_arguments(struct settings *s, int argc, char **argv, int *ret_c
     return read_config(s) ? 0 : -1;
 }
 
+static int run(struct settings *s, int argc, char **argv)
+{
+    int code;
+
+    if (parse_arguments(s, argc, argv, &code) != 0)
+        return code;
+    if (s->node.name == NULL || s->node.data_dir == NULL || s->node.mount_point == NULL) {
+        fprintf(stderr, "keelfs: %s is missing; keelfs --help lists the options\n",
+                s->node.name == NULL       ? "--name"
+                : s->node.data_dir == NULL ? "--data-dir"
+                                           : "the mount point");
+        return 2;
+    }
+    keel_log_setup(s->node.name, s->level);
+    return node_run(&s->node);
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = {
@@ -336,19 +364,12 @@ int main(int argc, char **argv)
         },
         .level = KEEL_LOG_INFO,
     };
-    int code;
 
     if (argc > 1 && strcmp(argv[1], "--poker") == 0)
         return poker_main(argc - 2, argv + 2);
-    if (parse_arguments(&s, argc, argv, &code) != 0)
-        return code;
-    if (s.node.name == NULL || s.node.data_dir == NULL || s.node.mount_point == NULL) {
-        fprintf(stderr, "keelfs: %s is missing; keelfs --help lists the options\n",
-                s.node.name == NULL       ? "--name"
-                : s.node.data_dir == NULL ? "--data-dir"
-                                          : "the mount point");
-        return 2;
-    }
-    keel_log_setup(s.node.name, s.level);
-    return node_run(&s.node);
+    keel_arena_init(&s.texts);
+    int code = run(&s, argc, argv);
+
+    keel_arena_free(&s.texts);
+    return code;
 }
