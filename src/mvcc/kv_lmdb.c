@@ -296,6 +296,17 @@ static int check_length(MDB_env *env, const char *dir, char *ret_why, size_t why
     return KEEL_E_CORRUPT;
 }
 
+/* Whoever takes its flags for granted would look for keys in an order that they are not in. */
+static int open_table(MDB_txn *txn, const char *name, unsigned flags, MDB_dbi *ret_table)
+{
+    unsigned found;
+    int rc = mdb_dbi_open(txn, name, flags, ret_table);
+
+    if (rc == 0)
+        rc = mdb_dbi_flags(txn, *ret_table, &found);
+    return rc == 0 && found != 0 ? MDB_CORRUPTED : rc;
+}
+
 static int open_tables(struct kv_lmdb *lmdb, bool read_only)
 {
     MDB_txn *txn;
@@ -304,7 +315,7 @@ static int open_tables(struct kv_lmdb *lmdb, bool read_only)
     if (rc != 0)
         return rc;
     for (size_t t = 0; t < KV_TABLES && rc == 0; t++)
-        rc = mdb_dbi_open(txn, table_names[t], read_only ? 0 : MDB_CREATE, &lmdb->tables[t]);
+        rc = open_table(txn, table_names[t], read_only ? 0 : MDB_CREATE, &lmdb->tables[t]);
     if (rc != 0) {
         mdb_txn_abort(txn);
         return rc;

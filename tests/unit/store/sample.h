@@ -31,5 +31,11 @@ void sample_close(struct opened *o);
 /* One line for each answer: every key at every revision that can be asked for, and by every one of
  * its records, with its content; the live directories' times; sessions, members, settings. */
 void sample_say(struct opened *o, struct keel_text *text);
+/* Line by line the same, but for those that are refused as damaged: they are counted. */
+bool sample_agrees(const struct keel_text *sound, const struct keel_text *said,
+                   size_t *ret_damaged);
+
+/* Hash of what the next checkpoint would write of the cluster's state and the leases. */
+uint64_t sample_meta(struct opened *o);
 
 #endif

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "err.h"
-#include "hash.h"
 #include "help.h"
 #include "world.h"
 
@@ -35,61 +34,21 @@ struct bits {
     size_t refused, told, harmless;
 };
 
-static size_t line_at(const struct keel_text *text, size_t at)
-{
-    const char *end = memchr(text->data + at, '\n', text->len - at);
-
-    assert_non_null(end);
-    return (size_t)(end - text->data) - at;
-}
-
-/* Line by line the same, or damaged; how many are. */
-static size_t count_damaged(const struct keel_text *sound, const struct keel_text *said)
-{
-    size_t at = 0, other_at = 0, damaged = 0;
-
-    while (at < sound->len && other_at < said->len) {
-        size_t len = line_at(sound, at), other_len = line_at(said, other_at);
-
-        if (other_len == strlen(SAMPLE_DAMAGED) &&
-            memcmp(said->data + other_at, SAMPLE_DAMAGED, other_len) == 0)
-            damaged++;
-        else if (len != other_len || memcmp(sound->data + at, said->data + other_at, len) != 0)
-            fail_msg("\"%.*s\" instead of \"%.*s\"", (int)other_len, said->data + other_at,
-                     (int)len, sound->data + at);
-        at += len + 1;
-        other_at += other_len + 1;
-    }
-    assert_true(at == sound->len && other_at == said->len);
-    return damaged;
-}
-
-static uint64_t meta_of(struct opened *o)
-{
-    struct kv_batch *batch = apply_checkpoint(o->apply);
-    uint64_t hash = 0;
-
-    for (size_t i = 0; i < batch->count; i++)
-        if (batch->writes[i].table == KV_META)
-            hash = keel_hash64_seed(batch->writes[i].bytes, hash);
-    kv_batch_free(batch);
-    return hash;
-}
-
 /* Opens, and says nothing wrong. */
 static size_t look(const struct bits *b, struct kv *kv)
 {
     struct opened o;
     struct keel_text said = { 0 };
     char why[256] = "";
+    size_t damaged;
 
     if (sample_open(kv, &o, why, sizeof why) != 0)
         fail_msg("%s", why);
     sample_say(&o, &said);
-    assert_true(meta_of(&o) == b->meta);
+    assert_true(sample_meta(&o) == b->meta);
     sample_close(&o);
-    size_t damaged = count_damaged(&b->said, &said);
-
+    if (!sample_agrees(&b->said, &said, &damaged))
+        fail_msg("%s", said.data);
     keel_text_free(&said);
     return damaged;
 }
@@ -224,7 +183,7 @@ static int setup(void **state)
     b->kv = sample_new();
     assert_int_equal(sample_open(b->kv, &o, why, sizeof why), 0);
     sample_say(&o, &b->said);
-    b->meta = meta_of(&o);
+    b->meta = sample_meta(&o);
     sample_close(&o);
     *state = b;
     return 0;
