@@ -3,8 +3,11 @@
  * locked elsewhere. */
 #include <errno.h>
 #include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -275,7 +278,56 @@ static int open_failed(int rc, const char *step, const char *dir, char *ret_why,
     return err_of(rc);
 }
 
-/* A map of a file that ends too early would end the process with SIGBUS at some later read. */
+static _Thread_local sigjmp_buf fault_jump;
+
+static void on_fault(int signum)
+{
+    (void)signum;
+    siglongjmp(fault_jump, 1);
+}
+
+/* So many pages from `first` on are in the free list. */
+static uint64_t count_free(MDB_txn *txn, uint64_t first)
+{
+    enum { FREE_LIST = 0 }; /* LMDB's own table; a value is a count and so many pages */
+    MDB_cursor *cursor;
+    MDB_val key, value;
+    uint64_t found = 0;
+
+    if (mdb_cursor_open(txn, FREE_LIST, &cursor) != 0)
+        return 0;
+    while (mdb_cursor_get(cursor, &key, &value, MDB_NEXT) == 0)
+        for (size_t at = sizeof first; at + sizeof first <= value.mv_size; at += sizeof first) {
+            uint64_t page;
+
+            memcpy(&page, (const uint8_t *)value.mv_data + at, sizeof page);
+            found += page >= first;
+        }
+    mdb_cursor_close(cursor);
+    return found;
+}
+
+/* The same where the free list itself may be in a part that the file does not have. */
+static uint64_t try_to_count_free(MDB_env *env, uint64_t first)
+{
+    const struct sigaction fault = { .sa_handler = on_fault };
+    struct sigaction before;
+    volatile uint64_t found = 0;
+    MDB_txn *txn;
+
+    if (mdb_txn_begin(env, NULL, MDB_RDONLY, &txn) != 0)
+        return 0;
+    sigaction(SIGBUS, &fault, &before);
+    if (sigsetjmp(fault_jump, 1) == 0)
+        found = count_free(txn, first);
+    sigaction(SIGBUS, &before, NULL);
+    mdb_txn_abort(txn);
+    return found;
+}
+
+/* A map of a file that ends too early would end the process with SIGBUS at some later read. Pages
+ * at the end that a transaction took and gave back are never written, and never read: without them
+ * the file is whole. */
 static int check_length(MDB_env *env, const char *dir, char *ret_why, size_t why_size)
 {
     MDB_envinfo info;
@@ -287,12 +339,12 @@ static int check_length(MDB_env *env, const char *dir, char *ret_why, size_t why
     KEEL_ASSERT(mdb_env_get_fd(env, &fd) == 0);
     if (fstat(fd, &st) != 0)
         return open_failed(errno, "examine", dir, ret_why, why_size);
-    uint64_t need = ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize;
+    uint64_t have = (uint64_t)st.st_size / stat.ms_psize, need = (uint64_t)info.me_last_pgno + 1;
 
-    if ((uint64_t)st.st_size >= need)
+    if (have >= need || try_to_count_free(env, have) == need - have)
         return 0;
     snprintf(ret_why, why_size, "the store in %s is truncated: data.mdb has %llu bytes of %llu",
-             dir, (unsigned long long)st.st_size, (unsigned long long)need);
+             dir, (unsigned long long)st.st_size, (unsigned long long)(need * stat.ms_psize));
     return KEEL_E_CORRUPT;
 }
 

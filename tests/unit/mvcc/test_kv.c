@@ -352,9 +352,65 @@ static void opening_says_what_is_wrong_with_the_files(void **state)
     help_dir_remove(dir);
 }
 
+static uint64_t pages_missing(struct kv *kv, const char *file)
+{
+    uint64_t whole, used;
+    struct stat st;
+
+    kv->ops->sizes(kv, &whole, &used);
+    assert_int_equal(stat(file, &st), 0);
+    return (uint64_t)st.st_size < whole ? (whole - (uint64_t)st.st_size) / 4096 : 0;
+}
+
+/* Values of several pages that come in one transaction, and go again but for a few. */
+static void write_and_take_back(struct kv *kv, int round)
+{
+    enum { KEYS = 60, BYTES = 3000 };
+    struct kv_batch *batch = kv_batch_new();
+
+    for (uint8_t key = 0; key < KEYS; key++) {
+        struct keel_buf *value = keel_buf_new((size_t)(BYTES + (key * 7 + round) % 50 * 100));
+
+        memset(value->data, key, value->len);
+        kv_batch_put(batch, KV_CONTENT, keel_slice_of(&key, 1), value);
+    }
+    for (uint8_t key = KEYS; key-- > 0;)
+        if (round % 2 == 1 || key % 4 != 0)
+            kv_batch_remove(batch, KV_CONTENT, keel_slice_of(&key, 1));
+    assert_int_equal(kv->ops->write(kv, batch), 0);
+    kv_batch_free(batch);
+}
+
+static void a_file_without_the_free_pages_at_its_end_is_whole(void **state)
+{
+    char dir[128], file[160], why[256];
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    snprintf(file, sizeof file, "%s/data.mdb", dir);
+    struct kv *kv = help_lmdb(dir);
+
+    for (int round = 0; pages_missing(kv, file) == 0; round++) {
+        assert_true(round < 100);
+        write_and_take_back(kv, round);
+    }
+    kv->ops->close(kv);
+    if (kv_lmdb_open_read_only(dir, &kv, why, sizeof why) != 0)
+        fail_msg("%s", why);
+    kv->ops->close(kv);
+    kv = help_lmdb(dir);
+    assert_true(pages_missing(kv, file) > 0);
+    put_one(kv, "key", "other");
+    kv->ops->close(kv);
+    assert_int_equal(truncate(file, 3 * 4096), 0);
+    check_open_fails(dir, KEEL_E_CORRUPT, "truncated");
+    help_dir_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_without_the_free_pages_at_its_end_is_whole),
         cmocka_unit_test(lmdb_and_mem_hold_the_same_after_any_batches),
         cmocka_unit_test(a_reader_keeps_its_view_while_others_write),
         cmocka_unit_test(a_reader_sees_whole_batches_of_a_writer_on_another_thread),
