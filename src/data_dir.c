@@ -164,6 +164,21 @@ static int write_synced(int dir_fd, const char *name, const char *text, size_t l
     return ok ? 0 : -1;
 }
 
+/* The directory's own name must survive a crash as well: before there is an identity in it, so that
+ * no later start has to. A parent that may not be read was made by somebody else. */
+static int sync_parent(int dir_fd)
+{
+    int fd = openat(dir_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == EACCES ? 0 : -1;
+    int rc = fsync(fd), saved = errno;
+
+    close(fd);
+    errno = saved;
+    return rc;
+}
+
 int identity_save(int dir_fd, const struct identity *identity, char *ret_why, size_t why_size)
 {
     struct keel_text text = { 0 };
@@ -178,7 +193,8 @@ int identity_save(int dir_fd, const struct identity *identity, char *ret_why, si
         keel_text_printf(&text, "member=%016" PRIx64 " %s %s\n", identity->members[i].id,
                          identity->members[i].name, identity->members[i].address);
     keel_text_printf(&text, "checksum=%016" PRIx64 "\n", text_checksum(text.data, text.len));
-    if (write_synced(dir_fd, IDENTITY_FILE ".new", text.data, text.len) != 0 ||
+    if (sync_parent(dir_fd) != 0 ||
+        write_synced(dir_fd, IDENTITY_FILE ".new", text.data, text.len) != 0 ||
         renameat(dir_fd, IDENTITY_FILE ".new", dir_fd, IDENTITY_FILE) != 0 || fsync(dir_fd) != 0) {
         snprintf(ret_why, why_size, "cannot write the identity file: %s", strerror(errno));
         err = errno == ENOSPC || errno == EDQUOT ? KEEL_E_DISKFULL : KEEL_E_IO;

@@ -28,7 +28,8 @@ int data_dir_lock(const char *dir, bool create, int *ret_fd, char *ret_why, size
 
 /* KEEL_E_NOTFOUND: there is no identity yet. KEEL_E_CORRUPT, KEEL_E_NEWER. */
 int identity_load(int dir_fd, struct identity *ret_identity, char *ret_why, size_t why_size);
-/* Written to a new name, synced, renamed, directory synced. */
+/* The directory's own name is synced; the identity is written to a new name, synced, renamed, and
+ * the directory synced. */
 int identity_save(int dir_fd, const struct identity *identity, char *ret_why, size_t why_size);
 
 /* Whoever was removed from its cluster does not come back with this directory: noted in it, for the

@@ -222,16 +222,20 @@ static const struct disk_ops posix_ops = {
     .free = posix_free,
 };
 
-/* The directory's own name must survive a crash too: its parent is synced. Returns an errno. */
+/* The directory's own name must survive a crash too: its parent is synced, at each start, since the
+ * one that made the directory may have been killed before that. A parent that may not be read was
+ * made by somebody else, and what is in it too. Returns an errno. */
 static int make_dir(const char *dir)
 {
-    if (mkdir(dir, 0700) != 0)
-        return errno == EEXIST ? 0 : errno;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return errno;
 
     int self = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int parent = self < 0 ? -1 : openat(self, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int errnum = parent >= 0 && fsync(parent) == 0 ? 0 : errno;
 
+    if (self >= 0 && parent < 0 && errnum == EACCES)
+        errnum = 0;
     if (parent >= 0)
         close(parent);
     if (self >= 0)
