@@ -22,7 +22,15 @@ static void example_append(struct example *e, size_t count, uint64_t term)
         e->terms[e->count++] = term;
 }
 
-static void example_start(struct example *e, uint64_t segment_bytes)
+/* From here on nothing is named. */
+static void example_mark_named(struct example *e)
+{
+    e->named_count = e->count;
+    e->named_epoch = e->log.wal->epoch;
+    e->named_offset = e->log.wal->offset;
+}
+
+static void example_write(struct example *e, uint64_t segment_bytes)
 {
     struct wal_batch *batch;
 
@@ -36,18 +44,34 @@ static void example_start(struct example *e, uint64_t segment_bytes)
     example_append(e, 5, 2);
     example_append(e, 4, 2);
     assert_int_equal(wal_idle(e->log.wal), 0);
-    e->named_count = e->count;
-    e->named_epoch = e->log.wal->epoch;
-    e->named_offset = e->log.wal->offset;
+    example_mark_named(e);
     example_append(e, 2, 2);
+}
 
-    e->last_epoch = e->log.wal->epoch;
-
+static void example_close(struct example *e)
+{
     bool more = true;
 
+    e->last_epoch = e->log.wal->epoch;
     while (more)
         assert_int_equal(wal_prepare(e->log.wal, &more), 0);
     log_close(&e->log);
+}
+
+static void example_start(struct example *e, uint64_t segment_bytes)
+{
+    example_write(e, segment_bytes);
+    example_close(e);
+}
+
+/* Its last record names all entries. */
+static void example_start_idle(struct example *e, uint64_t segment_bytes)
+{
+    example_write(e, segment_bytes);
+    assert_int_equal(wal_idle(e->log.wal), 0);
+    example_mark_named(e);
+    e->named_offset -= WAL_RECORD_HEADER;
+    example_close(e);
 }
 
 /* The log of a copy of the example's disk. */
@@ -94,22 +118,39 @@ static void assert_flip_is_judged(const struct example *e, uint64_t epoch, uint6
     log_end(&log);
 }
 
-static void one_flipped_byte_anywhere_is_damage_or_a_torn_last_batch(void **state)
+/* Headers, records, the zeroes behind them, and the segment that was made ready. */
+static void judge_bits(const struct example *e, uint64_t first_epoch)
 {
-    static const uint8_t masks[] = { 0x01, 0x80, 0xff };
+    assert_true(e->named_epoch > 2);
+    for (uint64_t epoch = first_epoch; epoch <= e->last_epoch + 1; epoch++) {
+        size_t size = disk_mem_file(e->log.disk, segment_file(epoch)).len;
+
+        assert_true(size > 0);
+        for (uint64_t bit = 0; bit < size * 8; bit++)
+            assert_flip_is_judged(e, epoch, bit / 8, (uint8_t)(1u << bit % 8));
+    }
+}
+
+static void one_flipped_bit_anywhere_is_damage_or_a_torn_last_batch(void **state)
+{
     struct example e;
 
     (void)state;
     example_start(&e, 1024);
-    assert_true(e.named_epoch > 2);
-    for (uint64_t epoch = 1; epoch <= e.last_epoch + 1; epoch++) {
-        size_t size = disk_mem_file(e.log.disk, segment_file(epoch)).len;
+    assert_true(e.named_count < e.count);
+    judge_bits(&e,
+               e.named_epoch - 1); /* what is before that differs in nothing from the next test */
+    log_end(&e.log);
+}
 
-        assert_true(size > 0);
-        for (uint64_t offset = 0; offset < size; offset++)
-            for (size_t i = 0; i < sizeof masks; i++)
-                assert_flip_is_judged(&e, epoch, offset, masks[i]);
-    }
+static void one_flipped_bit_anywhere_in_an_idle_log_is_damage_or_loses_no_entry(void **state)
+{
+    struct example e;
+
+    (void)state;
+    example_start_idle(&e, 1024);
+    assert_true(e.named_count == e.count);
+    judge_bits(&e, 1);
     log_end(&e.log);
 }
 
@@ -584,7 +625,8 @@ static void foreign_files_beside_the_log_are_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_flipped_byte_anywhere_is_damage_or_a_torn_last_batch),
+        cmocka_unit_test(one_flipped_bit_anywhere_is_damage_or_a_torn_last_batch),
+        cmocka_unit_test(one_flipped_bit_anywhere_in_an_idle_log_is_damage_or_loses_no_entry),
         cmocka_unit_test(one_flipped_byte_of_a_named_record_is_always_damage),
         cmocka_unit_test(zeroed_middle_is_damage_at_its_offset),
         cmocka_unit_test(torn_tail_is_cut_reported_and_zeroed),
