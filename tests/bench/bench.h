@@ -16,6 +16,7 @@ enum {
     BENCH_CLIENTS_MAX = 4096,
     BENCH_SIZE_MAX = 1 << 20,
     BENCH_SIZE_DEFAULT = 256,
+    BENCH_COUNT_MAX = 100000000,
 };
 
 struct bench_options {
@@ -27,7 +28,12 @@ struct bench_options {
     unsigned clients;
     size_t size_bytes;
     double seconds;
-    bool replace; /* write by open(O_TRUNC) + write + close */
+    bool until_eof; /* measure until stdin ends, not for so many seconds */
+    bool trace;     /* tell of each operation, not only of all of them */
+    bool replace;   /* write by open(O_TRUNC) + write + close */
+    uint64_t rate;  /* operations a second of all clients together; 0: as many as possible */
+    uint64_t files; /* that `fill` makes */
+    uint64_t count; /* writes of `fill`; 0: one for each file */
 };
 
 /* The subcommands. They end the process with a message when what they need is not there; what fails
@@ -38,6 +44,8 @@ void bench_read(const struct bench_options *options, json_t *ret);
 void bench_event(const struct bench_options *options, json_t *ret);
 void bench_watch(const struct bench_options *options, json_t *ret);
 void bench_gap(const struct bench_options *options, json_t *ret);
+void bench_fill(const struct bench_options *options, json_t *ret);
+void bench_await(const struct bench_options *options, json_t *ret);
 
 /* ---- measure.c ---- */
 
@@ -48,19 +56,24 @@ uint64_t bench_now_ns(void);
 void bench_sleep_until(uint64_t at_ns);
 uint64_t bench_seconds_to_ns(double seconds);
 
-/* Latencies of one thread, each in ns, up to 4.29 s (longer ones count as that). */
+/* Latencies of one thread, each in ns, up to 4.29 s (longer ones count as that), and when what took
+ * so long began. */
 struct bench_samples {
+    uint64_t *begin_ns;
     uint32_t *ns;
     size_t count, capacity;
 };
 
 void bench_samples_init(struct bench_samples *samples);
-void bench_samples_add(struct bench_samples *samples, uint64_t ns);
+void bench_samples_add(struct bench_samples *samples, uint64_t begin_ns, uint64_t ns);
 void bench_samples_append(struct bench_samples *samples, const struct bench_samples *more);
 void bench_samples_free(struct bench_samples *samples);
 
+/* Sets "begin_ns": [...] and "ns": [...], in the order in which they were added. */
+void bench_samples_trace(const struct bench_samples *samples, json_t *ret);
+
 /* Sets PREFIX_p50_us, PREFIX_p99_us and PREFIX_max_us; nothing if there is no sample. Sorts the
- * samples. */
+ * latencies: they do not go with their begins any more. */
 void bench_samples_report(struct bench_samples *samples, const char *prefix, json_t *ret);
 
 /* CPU time used so far: by each of options->pids (utime + stime of /proc/PID/stat, 0 for one that

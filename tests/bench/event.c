@@ -149,8 +149,8 @@ static void one_event(struct reader *reader, const char *path, const struct benc
         figures->lost++;
         return;
     }
-    bench_samples_add(&figures->event, seen_ns - from_ns);
-    bench_samples_add(&figures->write, until_ns - from_ns);
+    bench_samples_add(&figures->event, from_ns, seen_ns - from_ns);
+    bench_samples_add(&figures->write, from_ns, until_ns - from_ns);
 }
 
 static void event_report(struct event_figures *figures, json_t *ret)

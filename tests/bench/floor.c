@@ -364,10 +364,10 @@ static void client_measure(const struct bench_options *options, int leader, json
     bench_samples_init(&samples);
     for (int i = 0; i < WARM_UP_RECORDS; i++)
         write_one(leader, &record);
-    begin_ns = bench_now_ns();
+    begin_ns = now_ns = bench_now_ns();
     end_ns = begin_ns + bench_seconds_to_ns(options->seconds);
     do {
-        bench_samples_add(&samples, write_one(leader, &record));
+        bench_samples_add(&samples, now_ns, write_one(leader, &record));
         now_ns = bench_now_ns();
     } while (now_ns < end_ns);
     bench_set_count(ret, "count", samples.count);

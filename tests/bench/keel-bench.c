@@ -22,6 +22,8 @@ static const struct command {
     { "watch", "DIR...", "count inotify events until stdin ends", 1, BENCH_DIRS_MAX, bench_watch },
     { "gap", "DIR...", "kill --victim, until a write succeeds again", 1, BENCH_DIRS_MAX,
       bench_gap },
+    { "fill", "DIR", "make --files files, write --count times to them", 1, 1, bench_fill },
+    { "await", "FILE", "until it can be read; at most --seconds", 1, 1, bench_await },
 };
 
 static void usage(FILE *out)
@@ -36,6 +38,11 @@ static void usage(FILE *out)
         "  --clients N     threads of write and read (1); client i works in DIR i modulo their "
         "number\n"
         "  --size BYTES    of a value (256)\n"
+        "  --until-eof     write, read: measure until stdin ends\n"
+        "  --trace         write, read: tell when each operation began and how long it took\n"
+        "  --rate N        write, read: at most so many operations a second\n"
+        "  --files N       fill: how many (1000)\n"
+        "  --count N       fill: how many writes in all (one for each file)\n"
         "  --replace       write: open(O_TRUNC) + write + close instead of pwrite on an open file\n"
         "  --pid PID       write, read: report this process's CPU time too (up to 64 times)\n"
         "  --victim PID    gap: whom to kill\n",
@@ -69,7 +76,19 @@ static double seconds_of(const char *text)
     return value;
 }
 
-enum { OPTION_SECONDS = 1, OPTION_CLIENTS, OPTION_SIZE, OPTION_REPLACE, OPTION_PID, OPTION_VICTIM };
+enum {
+    OPTION_SECONDS = 1,
+    OPTION_CLIENTS,
+    OPTION_SIZE,
+    OPTION_REPLACE,
+    OPTION_UNTIL_EOF,
+    OPTION_TRACE,
+    OPTION_RATE,
+    OPTION_FILES,
+    OPTION_COUNT,
+    OPTION_PID,
+    OPTION_VICTIM,
+};
 
 static void take_option(struct bench_options *options, int option)
 {
@@ -85,6 +104,21 @@ static void take_option(struct bench_options *options, int option)
         break;
     case OPTION_REPLACE:
         options->replace = true;
+        break;
+    case OPTION_UNTIL_EOF:
+        options->until_eof = true;
+        break;
+    case OPTION_TRACE:
+        options->trace = true;
+        break;
+    case OPTION_RATE:
+        options->rate = whole_number("--rate", optarg, 1000000);
+        break;
+    case OPTION_FILES:
+        options->files = whole_number("--files", optarg, BENCH_COUNT_MAX);
+        break;
+    case OPTION_COUNT:
+        options->count = whole_number("--count", optarg, BENCH_COUNT_MAX);
         break;
     case OPTION_PID:
         if (options->pid_count == BENCH_PIDS_MAX)
@@ -107,6 +141,11 @@ static void read_options(struct bench_options *options, int argc, char **argv)
         { "clients", required_argument, NULL, OPTION_CLIENTS },
         { "size", required_argument, NULL, OPTION_SIZE },
         { "replace", no_argument, NULL, OPTION_REPLACE },
+        { "until-eof", no_argument, NULL, OPTION_UNTIL_EOF },
+        { "trace", no_argument, NULL, OPTION_TRACE },
+        { "rate", required_argument, NULL, OPTION_RATE },
+        { "files", required_argument, NULL, OPTION_FILES },
+        { "count", required_argument, NULL, OPTION_COUNT },
         { "pid", required_argument, NULL, OPTION_PID },
         { "victim", required_argument, NULL, OPTION_VICTIM },
         { 0 },
@@ -132,7 +171,9 @@ static const struct command *find_command(const char *name)
 
 int main(int argc, char **argv)
 {
-    struct bench_options options = { .clients = 1, .size_bytes = BENCH_SIZE_DEFAULT, .seconds = 3 };
+    struct bench_options options = {
+        .clients = 1, .size_bytes = BENCH_SIZE_DEFAULT, .seconds = 3, .files = 1000
+    };
     const struct command *command;
     json_t *figures = json_object();
 

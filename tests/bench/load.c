@@ -99,17 +99,33 @@ static void count(struct client *client, int err, uint64_t from_ns, uint64_t unt
         client->last_error = err;
         pause_after_error();
     } else if (inside) {
-        bench_samples_add(&client->samples, until_ns - from_ns);
+        bench_samples_add(&client->samples, from_ns, until_ns - from_ns);
     }
+}
+
+/* Waits for the turn of the client's next operation, where there is a rate. Who is late does not
+ * make up for it. */
+static void pace(const struct load *load, uint64_t *due_ns)
+{
+    uint64_t now_ns = bench_now_ns();
+
+    if (load->options->rate == 0)
+        return;
+    *due_ns += bench_seconds_to_ns(load->options->clients / (double)load->options->rate);
+    if (*due_ns < now_ns)
+        *due_ns = now_ns;
+    bench_sleep_until(*due_ns);
 }
 
 static void *client_run(void *arg)
 {
     struct client *client = arg;
     struct load *load = client->load;
+    uint64_t due_ns = 0;
 
     pthread_barrier_wait(&load->ready);
     for (;;) {
+        pace(load, &due_ns);
         vary(client);
         uint64_t from_ns = bench_now_ns();
         int err = load->operation(client);
@@ -171,6 +187,16 @@ static void start_all(struct load *load, struct client *clients)
     pthread_barrier_wait(&load->ready);
 }
 
+static void wait_for_end(const struct load *load)
+{
+    char byte;
+
+    if (!load->options->until_eof)
+        bench_sleep_until(load->begin_ns + bench_seconds_to_ns(load->options->seconds));
+    while (load->options->until_eof && read(STDIN_FILENO, &byte, 1) > 0)
+        ;
+}
+
 /* Many busy clients can make this thread late: so the window is what it was, not what it should
  * have been. */
 static void measure(struct load *load, struct bench_cpu *before, struct bench_cpu *after)
@@ -178,7 +204,7 @@ static void measure(struct load *load, struct bench_cpu *before, struct bench_cp
     bench_sleep_until(bench_now_ns() + bench_seconds_to_ns(WARM_UP_SECONDS));
     bench_cpu_read(load->options, before);
     atomic_store(&load->begin_ns, bench_now_ns());
-    bench_sleep_until(load->begin_ns + bench_seconds_to_ns(load->options->seconds));
+    wait_for_end(load);
     while (!atomic_load(&load->any))
         bench_sleep_until(bench_now_ns() + bench_seconds_to_ns(0.01));
     atomic_store(&load->end_ns, bench_now_ns());
@@ -208,6 +234,8 @@ static void collect(struct load *load, struct client *clients, json_t *ret)
     if (last_error != 0 &&
         json_object_set_new(ret, "error", json_string(strerror(last_error))) != 0)
         bench_die("out of memory");
+    if (load->options->trace)
+        bench_samples_trace(&all, ret);
     bench_samples_report(&all, "latency", ret);
     bench_samples_free(&all);
     pthread_barrier_destroy(&load->ready);

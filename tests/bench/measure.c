@@ -60,28 +60,52 @@ void bench_samples_init(struct bench_samples *samples)
 {
     samples->count = 0;
     samples->capacity = SAMPLES_AT_FIRST;
+    samples->begin_ns = keel_malloc(samples->capacity * sizeof *samples->begin_ns);
     samples->ns = keel_malloc(samples->capacity * sizeof *samples->ns);
 }
 
-void bench_samples_add(struct bench_samples *samples, uint64_t ns)
+void bench_samples_add(struct bench_samples *samples, uint64_t begin_ns, uint64_t ns)
 {
+    size_t capacity = 2 * samples->capacity;
+
     if (samples->count == samples->capacity) {
-        samples->capacity *= 2;
-        samples->ns = keel_realloc(samples->ns, samples->capacity * sizeof *samples->ns);
+        samples->begin_ns = keel_realloc(samples->begin_ns, capacity * sizeof *samples->begin_ns);
+        samples->ns = keel_realloc(samples->ns, capacity * sizeof *samples->ns);
+        samples->capacity = capacity;
     }
+    samples->begin_ns[samples->count] = begin_ns;
     samples->ns[samples->count++] = ns > UINT32_MAX ? UINT32_MAX : (uint32_t)ns;
 }
 
 void bench_samples_append(struct bench_samples *samples, const struct bench_samples *more)
 {
     for (size_t i = 0; i < more->count; i++)
-        bench_samples_add(samples, more->ns[i]);
+        bench_samples_add(samples, more->begin_ns[i], more->ns[i]);
 }
 
 void bench_samples_free(struct bench_samples *samples)
 {
+    free(samples->begin_ns);
     free(samples->ns);
     memset(samples, 0, sizeof *samples);
+}
+
+static void set_list(json_t *object, const char *name, json_t *list)
+{
+    if (json_object_set_new(object, name, list) != 0)
+        bench_die("out of memory");
+}
+
+void bench_samples_trace(const struct bench_samples *samples, json_t *ret)
+{
+    json_t *begin_ns = json_array(), *ns = json_array();
+
+    for (size_t i = 0; i < samples->count; i++)
+        if (json_array_append_new(begin_ns, json_integer((json_int_t)samples->begin_ns[i])) != 0 ||
+            json_array_append_new(ns, json_integer(samples->ns[i])) != 0)
+            bench_die("out of memory");
+    set_list(ret, "begin_ns", begin_ns);
+    set_list(ret, "ns", ns);
 }
 
 static int compare_u32(const void *a, const void *b)
