@@ -95,6 +95,59 @@ def test_cpu_time_is_told_for_each_process(tmp_path):
     assert used["machine"] > 0
 
 
+def test_a_trace_tells_of_each_write(tmp_path):
+    before = time.monotonic_ns()
+    figures = generate("write", "--trace", tmp_path)
+    assert len(figures["begin_ns"]) == len(figures["ns"]) == figures["count"] > 0
+    assert figures["begin_ns"] == sorted(figures["begin_ns"])
+    assert before < figures["begin_ns"][0] and figures["begin_ns"][-1] + figures["ns"][-1] <= time.monotonic_ns()
+    assert max(figures["ns"]) / 1000 == pytest.approx(figures["latency_max_us"])
+
+
+def test_writers_go_on_until_stdin_ends(tmp_path):
+    child = start("write", "--until-eof", "--seconds", SECONDS, tmp_path, stdin=subprocess.PIPE)
+    time.sleep(3 * SECONDS)
+    assert child.poll() is None
+    assert finish(child)["count"] > 0
+
+
+def test_a_rate_is_not_exceeded(tmp_path):
+    begin = time.monotonic()
+    figures = generate("write", "--clients", 2, "--rate", 40, tmp_path)
+    # Each of the two may begin one at once, and has the whole time of the process for the others.
+    assert 0 < figures["count"] <= 40 * (time.monotonic() - begin) + 2
+
+
+# ---- fill and await ----
+
+def test_fill_makes_as_many_files_as_it_is_told(tmp_path):
+    figures = generate("fill", "--clients", 3, "--files", 10, "--size", 300, tmp_path)
+    assert figures["files"] == figures["count"] == 10
+    made = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("f*"))
+    assert made == [f"d{d}/f{f}" for d, count in enumerate((4, 3, 3)) for f in range(count)]
+    assert {p.stat().st_size for p in tmp_path.rglob("f*")} == {300}
+
+
+def test_fill_writes_as_often_as_it_is_told(tmp_path):
+    figures = generate("fill", "--clients", 3, "--files", 10, "--count", 31, tmp_path)
+    assert figures["count"] == 31
+    # The four files of the first client have had seven writes in turn.
+    assert [p.read_bytes()[:1] for p in sorted((tmp_path / "d0").iterdir())] == [b"b", b"b", b"b", b"a"]
+
+
+def test_what_is_awaited_has_been_read_when_it_ends(tmp_path):
+    child = start("await", "--seconds", 20, tmp_path / "late")
+    time.sleep(0.1)
+    assert child.poll() is None
+    made = time.monotonic_ns()
+    (tmp_path / "late").write_text("x")
+    assert made < finish(child)["at_ns"] < time.monotonic_ns()
+
+
+def test_what_does_not_come_is_named(tmp_path):
+    assert "never: No such file" in fails_with(1, "await", "--seconds", SECONDS, tmp_path / "never")
+
+
 # ---- events ----
 
 def test_the_event_of_each_write_is_seen(tmp_path):
@@ -175,6 +228,8 @@ def test_the_members_of_the_floor_end_with_their_client(tmp_path):
     (["write", "--clients", "-1", "/tmp"], "--clients: not a whole number"),
     (["write", "--seconds", "nan", "/tmp"], "--seconds: not a number"),
     (["event", "/tmp"], "a wrong number of directories"),
+    (["fill", "--files", "0", "/tmp"], "--files: not a whole number"),
+    (["write", "--rate", "x", "/tmp"], "--rate: not a whole number"),
 ])
 def test_a_wrong_call_says_what_is_wrong(arguments, message):
     assert message in fails_with(2, *arguments)
@@ -243,6 +298,38 @@ def test_bench_that_is_ended_takes_its_cluster_down(disk_path, bench):
     child.communicate(timeout=60)
     assert child.returncode == 128 + signal.SIGTERM
     assert left_in(disk_path) == []
+
+
+def test_bench_store_measures_everything_and_leaves_nothing(tmp_path, disk_path, bench):
+    output = tmp_path / "figures.json"
+    child = bench("store", "--keys", 300, "--revisions", 20_000, "--rounds", 1, "--seconds", SECONDS, "--no-etcd",
+                  "--dir", disk_path, "--json", output, "--", "--log-kept", 8 << 20)
+    text, errors = child.communicate(timeout=170)
+    assert child.returncode == 0, errors
+    assert left_in(disk_path) == []
+    told = json.loads(output.read_text())
+    assert told["etcd"] is None and set(told["keelfs"]["keys"]) == {"300"}
+    for figures in (*told["keelfs"]["keys"].values(), told["keelfs"]["revisions"]):
+        assert all(value for value in figures.values())
+    for windows in told["keelfs"]["tails"].values():
+        assert windows["idle"]["count"] > 0 and windows["disturbed"]["count"] > 0
+    assert len(told["targets"]) == text.count(" met\n") + text.count(" MISSED\n") == 4
+
+
+def test_bench_store_that_is_ended_takes_its_node_down(disk_path, bench):
+    child = bench("store", "--keys", 100_000, "--no-etcd", "--dir", disk_path)
+    wait_for(lambda: re.search(r"100000 keys$", child.stderr.readline()), seconds=60)
+    wait_for(lambda: any(disk_path.glob("*/keys/mnt/keys100000")))
+    child.terminate()
+    child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGTERM
+    assert left_in(disk_path) == []
+
+
+def test_bench_says_what_its_parts_take(bench):
+    for words, word in ((["--help"], "tools/bench store"), (["store", "--help"], "--no-etcd")):
+        text, _ = bench(*words).communicate(timeout=60)
+        assert word in text
 
 
 def test_bench_does_not_measure_in_memory(bench):
