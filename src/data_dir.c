@@ -100,18 +100,20 @@ static int parse_members(const char *text, struct identity *id)
     return 0;
 }
 
+/* All versions begin with the first line and end with the checksum: damage is never taken for a
+ * newer one. */
 static int identity_parse(char *text, struct identity *ret_identity)
 {
     unsigned version = 0;
     char *sum = strstr(text, "checksum=");
     struct identity id = { 0 };
 
+    if (sum == NULL || strtoull(sum + 9, NULL, 16) != text_checksum(text, (size_t)(sum - text)))
+        return KEEL_E_CORRUPT;
     if (sscanf(text, "keelfs identity %u\n", &version) != 1)
         return KEEL_E_CORRUPT;
     if (version > IDENTITY_VERSION)
         return KEEL_E_NEWER;
-    if (sum == NULL || strtoull(sum + 9, NULL, 16) != text_checksum(text, (size_t)(sum - text)))
-        return KEEL_E_CORRUPT;
     if (sscanf(text,
                "keelfs identity %u\ncluster_id=%" SCNx64 "\nid=%" SCNx64 "\nincarnation=%" SCNx64
                "\nname=%63s\ntoken=%63s\n",
