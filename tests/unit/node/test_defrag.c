@@ -2,47 +2,30 @@
  * lost, also by a process that is killed at any step. */
 #include "help.h"
 
-#include <fcntl.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "place.h"
 #include "store_defrag.h"
 #include "store_install.h"
 
-enum { KILLED = 42, STEPS_MAX = 64, BIG_FILES = 24, BIG_BYTES = 1000000, SMALL_FILES = 400 };
+enum { BIG_FILES = 24, BIG_BYTES = 1000000, SMALL_FILES = 400 };
 static const uint64_t map_bytes = UINT64_C(1) << 30;
 
 /* ---- a data directory ---- */
-
-struct place {
-    char dir[128];
-    int home;
-};
 
 static int setup(void **state)
 {
     struct place *p = calloc(1, sizeof *p);
 
-    help_dir_new(p->dir, sizeof p->dir);
-    p->home = open(".", O_RDONLY | O_DIRECTORY);
-    assert_int_equal(chdir(p->dir), 0);
+    place_enter(p);
     *state = p;
     return 0;
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
 }
 
 static int teardown(void **state)
@@ -50,18 +33,9 @@ static int teardown(void **state)
     struct place *p = *state;
 
     store_defrag_step = NULL;
-    assert_int_equal(fchdir(p->home), 0);
-    close(p->home);
-    assert_int_equal(nftw(p->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+    place_leave(p);
     free(p);
     return 0;
-}
-
-static bool is_there(const char *name)
-{
-    struct stat st;
-
-    return lstat(name, &st) == 0;
 }
 
 static uint64_t file_bytes(struct kv *kv)
@@ -92,12 +66,6 @@ static void write_files(struct mvcc *m, struct kv *kv, const char *prefix, size_
         help_checkpoint(m, kv);
     }
     free(text);
-}
-
-static void must(int err, const char *why)
-{
-    if (err != 0)
-        fail_msg("%d: %s", err, why);
 }
 
 static struct kv *copy_of(struct kv *from)
@@ -340,22 +308,7 @@ static void a_checkpoint_that_is_out_goes_to_the_copy(void **state)
 
 /* ---- being killed ---- */
 
-static const char *steps[STEPS_MAX];
-static size_t step_count, die_at;
 static uint64_t *durable; /* shared with the child: what it could have acknowledged */
-
-static void note_step(const char *name)
-{
-    assert_true(step_count < STEPS_MAX);
-    steps[step_count++] = name;
-}
-
-static void maybe_die(const char *name)
-{
-    (void)name;
-    if (step_count++ == die_at)
-        _exit(KILLED);
-}
 
 static struct kv_batch *write_batch(struct mvcc *m, struct kv *kv)
 {
@@ -395,25 +348,6 @@ static void defragment(void)
     kv->ops->close(kv);
 }
 
-static bool killed_at(size_t at)
-{
-    int status;
-    pid_t child = fork();
-
-    assert_true(child >= 0);
-    if (child == 0) {
-        store_defrag_step = maybe_die;
-        step_count = 0;
-        die_at = at;
-        defragment();
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == KILLED);
-    return WEXITSTATUS(status) == KILLED;
-}
-
 static void assert_recovered(void)
 {
     uint64_t index, term;
@@ -446,16 +380,14 @@ static void a_process_killed_at_any_step_leaves_a_complete_store(void **state)
     write_files(m, kv, "big", 9, BIG_BYTES);
     mvcc_close(m);
     kv->ops->close(kv);
-    store_defrag_step = note_step;
-    defragment();
-    store_defrag_step = NULL;
+    steps_learn(&store_defrag_step, defragment);
     assert_recovered();
-    for (; killed_at(at); at++) {
-        print_message("# killed at '%s'\n", steps[at]);
+    for (; killed_at(&store_defrag_step, defragment, at); at++) {
+        print_message("# killed at '%s'\n", step_name(at));
         assert_recovered();
     }
-    assert_int_equal(at, step_count);
-    assert_true(step_count >= 9);
+    assert_int_equal(at, steps_count());
+    assert_true(steps_count() >= 9);
     munmap(durable, sizeof *durable);
 }
 

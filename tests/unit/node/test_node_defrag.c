@@ -2,15 +2,12 @@
  * thread is the real one, and is stopped at the steps that a test names. */
 #include "help.h"
 
-#include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "node_internal.h"
+#include "place.h"
 #include "store_defrag.h"
 
 static const uint64_t TEN_MINUTES_US = UINT64_C(600000000);
@@ -18,8 +15,7 @@ static const uint64_t TEN_MINUTES_US = UINT64_C(600000000);
 /* ---- the rest of the node ---- */
 
 struct world {
-    char dir[128];
-    int home;
+    struct place place;
     struct node *node;
     struct kv_batch *writing; /* the store thread's */
     unsigned installs;
@@ -47,9 +43,11 @@ void node_store_write(struct node *node, struct kv_batch *batch_take)
 }
 
 /* As the replica, node_env.c and the store thread do it, in two halves. */
-static void checkpoint_begins(void)
+static void checkpoint_begins_with(const char *path, const char *text)
 {
     struct node *node = world->node;
+
+    help_write(node->mvcc, path, text);
     struct kv_batch *batch = mvcc_checkpoint(node->mvcc, NULL, NULL, 0);
 
     node->checkpoint_out = true;
@@ -72,8 +70,7 @@ static void checkpoint_ends(void)
 
 static void write_text(const char *path, const char *text)
 {
-    help_write(world->node->mvcc, path, text);
-    checkpoint_begins();
+    checkpoint_begins_with(path, text);
     checkpoint_ends();
 }
 
@@ -109,6 +106,13 @@ static void run_to_step(void)
         uv_run(&world->node->loop, UV_RUN_NOWAIT);
 }
 
+static void defragment_to(const char *step)
+{
+    stop_thread_at(step);
+    assert_int_equal(node_defrag(world->node), 0);
+    run_to_step();
+}
+
 static bool says(const char *line)
 {
     struct keel_text text = { 0 };
@@ -132,9 +136,7 @@ static int setup(void **state)
 {
     struct world *w = world = calloc(1, sizeof *w);
 
-    help_dir_new(w->dir, sizeof w->dir);
-    w->home = open(".", O_RDONLY | O_DIRECTORY);
-    assert_int_equal(chdir(w->dir), 0);
+    place_enter(&w->place);
     w->now_us = 1000;
     w->node = calloc(1, sizeof *w->node);
     w->node->map_bytes = UINT64_C(1) << 30;
@@ -149,14 +151,6 @@ static int setup(void **state)
     write_text("first", "1");
     *state = w;
     return 0;
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
 }
 
 static void stop_node(struct world *w)
@@ -180,18 +174,9 @@ static int teardown(void **state)
     if (w->node != NULL)
         stop_node(w);
     store_defrag_step = NULL;
-    assert_int_equal(fchdir(w->home), 0);
-    close(w->home);
-    assert_int_equal(nftw(w->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+    place_leave(&w->place);
     free(w);
     return 0;
-}
-
-static bool is_there(const char *name)
-{
-    struct stat st;
-
-    return lstat(name, &st) == 0;
 }
 
 /* What the next start finds. */
@@ -213,8 +198,7 @@ static void assert_store_after_stop(const char *path, const char *text)
 static void it_begins_when_no_checkpoint_is_out(void **state)
 {
     (void)state;
-    help_write(world->node->mvcc, "a", "x");
-    checkpoint_begins();
+    checkpoint_begins_with("a", "x");
     assert_int_equal(node_defrag(world->node), 0);
     uv_run(&world->node->loop, UV_RUN_NOWAIT);
     assert_false(is_there("store.new"));
@@ -234,9 +218,7 @@ static void checkpoints_that_come_while_it_copies_are_in_the_new_store(void **st
     struct kv *old = world->node->kv;
 
     (void)state;
-    stop_thread_at("copied");
-    assert_int_equal(node_defrag(world->node), 0);
-    run_to_step();
+    defragment_to("copied");
     write_text("a", "1");
     write_text("a", "2");
     write_text("b", "x");
@@ -254,11 +236,8 @@ static void the_switch_waits_for_a_checkpoint_that_is_out(void **state)
     struct kv *old = world->node->kv;
 
     (void)state;
-    stop_thread_at("copied");
-    assert_int_equal(node_defrag(world->node), 0);
-    run_to_step();
-    help_write(world->node->mvcc, "a", "x");
-    checkpoint_begins();
+    defragment_to("copied");
+    checkpoint_begins_with("a", "x");
     stop_thread_at("compared");
     release_thread();
     for (int i = 0; i < 100; i++)
@@ -277,11 +256,8 @@ static void a_checkpoint_that_comes_at_the_switch_goes_to_the_new_store(void **s
     struct kv *old = world->node->kv;
 
     (void)state;
-    stop_thread_at("compared");
-    assert_int_equal(node_defrag(world->node), 0);
-    run_to_step();
-    help_write(world->node->mvcc, "a", "x");
-    checkpoint_begins();
+    defragment_to("compared");
+    checkpoint_begins_with("a", "x");
     assert_null(world->writing);
     release_thread();
     while (world->writing == NULL)
@@ -317,9 +293,7 @@ static void an_installation_makes_it_give_up_and_comes_after_it(void **state)
     struct kv *old = world->node->kv;
 
     (void)state;
-    stop_thread_at("piece read");
-    assert_int_equal(node_defrag(world->node), 0);
-    run_to_step();
+    defragment_to("piece read");
     world->node->installing = true;
     assert_true(node_defrag_delays_install(world->node));
     release_thread();
@@ -340,9 +314,7 @@ static void an_installation_makes_it_give_up_and_comes_after_it(void **state)
 static void an_installation_at_the_switch_comes_after_the_old_store_is_gone(void **state)
 {
     (void)state;
-    stop_thread_at("exchanged");
-    assert_int_equal(node_defrag(world->node), 0);
-    run_to_step();
+    defragment_to("exchanged");
     world->node->installing = true;
     assert_true(node_defrag_delays_install(world->node));
     release_thread();
@@ -356,8 +328,7 @@ static void an_installation_at_the_switch_comes_after_the_old_store_is_gone(void
 static void an_installation_does_not_wait_for_one_that_has_not_begun(void **state)
 {
     (void)state;
-    help_write(world->node->mvcc, "a", "x");
-    checkpoint_begins();
+    checkpoint_begins_with("a", "x");
     assert_int_equal(node_defrag(world->node), 0);
     world->node->installing = true;
     assert_false(node_defrag_delays_install(world->node));
@@ -372,12 +343,10 @@ static void it_is_given_up_when_too_much_is_written_meanwhile(void **state)
     struct kv *old = world->node->kv;
 
     (void)state;
-    stop_thread_at("copied");
-    assert_int_equal(node_defrag(world->node), 0);
-    run_to_step();
-    help_write(world->node->mvcc, "a", "x");
-    checkpoint_begins();
-    world->writing->bytes = 65 << 20; /* as if there were so many */
+    defragment_to("copied");
+    checkpoint_begins_with("a", "x");
+    /* As if it had written so many keys. */
+    world->writing->capacity = (65 << 20) / sizeof *world->writing->writes;
     checkpoint_ends();
     write_text("b", "y");
     release_thread();
@@ -394,11 +363,8 @@ static void a_stop_at_any_step_leaves_a_complete_store(void **state)
                                          "exchanged", "exchange synced", "closed", "removed" };
 
     for (size_t i = 0; i < KEEL_ARRAY_LEN(steps); i++) {
-        stop_thread_at(steps[i]);
-        assert_int_equal(node_defrag(world->node), 0);
-        run_to_step();
-        help_write(world->node->mvcc, "a", steps[i]);
-        checkpoint_begins();
+        defragment_to(steps[i]);
+        checkpoint_begins_with("a", steps[i]);
         release_thread();
         assert_store_after_stop("a", steps[i]);
         teardown(state);

@@ -14,6 +14,27 @@ static void start_as(struct world *world, uint64_t id, const char *members, uint
     world_start_with(world, &options);
 }
 
+static struct world *two_together(void)
+{
+    struct world *world = world_new();
+
+    world_start(world, 1);
+    world_start(world, 2);
+    WAIT_FOR(world, together(world, 1, 2));
+    return world;
+}
+
+/* 1 knows a later configuration, in which it is a member; 2 does not. */
+static struct world *guest_and_host(void)
+{
+    struct world *world = world_new();
+
+    start_as(world, 2, "23", 5);
+    start_as(world, 1, "123", 6);
+    WAIT_FOR(world, together(world, 1, 2));
+    return world;
+}
+
 /* The test plays a node whose HELLO names this configuration. */
 static struct keel_message *hello_with(struct world *world, uint64_t id, uint64_t to,
                                        uint64_t config_index)
@@ -96,12 +117,9 @@ static void remove_1(struct node *node)
 
 static void a_member_may_be_removed_while_its_message_is_being_handled(void **state)
 {
-    struct world *world = world_new();
+    struct world *world = two_together();
 
     (void)state;
-    world_start(world, 1);
-    world_start(world, 2);
-    WAIT_FOR(world, together(world, 1, 2));
     world->nodes[2].during_message = remove_1;
     for (size_t i = 0; i < 100; i++)
         peer_send(world->nodes[1].pool, 2, heartbeat(1, 2));
@@ -112,12 +130,9 @@ static void a_member_may_be_removed_while_its_message_is_being_handled(void **st
 
 static void a_member_that_is_added_again_at_once_is_connected_anew(void **state)
 {
-    struct world *world = world_new();
+    struct world *world = two_together();
 
     (void)state;
-    world_start(world, 1);
-    world_start(world, 2);
-    WAIT_FOR(world, together(world, 1, 2));
     set_members(world, 1, "13", 1);
     set_members(world, 1, "123", 2);
     /* Its events come in order: on_connected in world.c looks at that. */
@@ -164,12 +179,9 @@ static void a_changed_address_is_dialled(void **state)
 
 static void whoever_knows_a_later_configuration_is_let_in_as_a_guest(void **state)
 {
-    struct world *world = world_new();
+    struct world *world = guest_and_host();
 
     (void)state;
-    start_as(world, 2, "23", 5);
-    start_as(world, 1, "123", 6);
-    WAIT_FOR(world, together(world, 1, 2));
     peer_send(world->nodes[1].pool, 2, heartbeat(1, 2));
     peer_send(world->nodes[2].pool, 1, heartbeat(2, 1));
     WAIT_FOR(world, world->nodes[1].urgent == 1 && world->nodes[2].urgent == 1);
@@ -187,12 +199,9 @@ static void whoever_knows_a_later_configuration_is_let_in_as_a_guest(void **stat
 
 static void a_guest_is_dismissed_by_a_configuration_as_new_without_it(void **state)
 {
-    struct world *world = world_new();
+    struct world *world = guest_and_host();
 
     (void)state;
-    start_as(world, 2, "23", 5);
-    start_as(world, 1, "123", 6);
-    WAIT_FOR(world, together(world, 1, 2));
     set_members(world, 2, "23", 6);
     WAIT_FOR(world, world->nodes[2].disconnected[1] == 1 && world->nodes[1].refusals > 0);
     assert_string_equal(world->nodes[1].refused, "n1 has been removed from the cluster");
@@ -201,12 +210,9 @@ static void a_guest_is_dismissed_by_a_configuration_as_new_without_it(void **sta
 
 static void a_guest_may_leave_and_come_again(void **state)
 {
-    struct world *world = world_new();
+    struct world *world = guest_and_host();
 
     (void)state;
-    start_as(world, 2, "23", 5);
-    start_as(world, 1, "123", 6);
-    WAIT_FOR(world, together(world, 1, 2));
     world_stop(world, 1);
     WAIT_FOR(world, world->nodes[2].disconnected[1] == 1);
     world->nodes[1].connected[2] = world->nodes[1].disconnected[2] = 0;

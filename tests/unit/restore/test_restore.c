@@ -3,7 +3,6 @@
 #include "world.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include "data_dir.h"
 #include "err.h"
 #include "help.h"
+#include "place.h"
 #include "rng.h"
 #include "snapshot_restore.h"
 #include "wal/wal.h"
@@ -20,10 +20,9 @@ enum { OLD_CLUSTER = 77, OPS = 60, SEEDS = 12 };
 
 #define MEMBERS "a=10.0.0.1:7400,b=10.0.0.2:7400,c=10.0.0.3:7400"
 
-struct place {
+struct restoring {
     struct world *world;
-    char dir[128];
-    int home;
+    struct place place;
     struct snapshot_info info; /* of the file `snapshot` */
 };
 
@@ -38,7 +37,7 @@ static void write_bytes(const char *name, struct keel_slice bytes)
     close(fd);
 }
 
-static void save(struct place *p)
+static void save(struct restoring *p)
 {
     node_checkpoint(&p->world->ahead);
     struct snapshot_writer *writer;
@@ -82,7 +81,7 @@ static void random_op(struct world *w, struct keel_rng *rng)
     }
 }
 
-static void make_state(struct place *p, uint64_t seed)
+static void make_state(struct restoring *p, uint64_t seed)
 {
     struct keel_rng rng;
 
@@ -93,27 +92,12 @@ static void make_state(struct place *p, uint64_t seed)
     save(p);
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static void remove_dir(const char *dir)
-{
-    nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
 static int setup(void **state)
 {
-    struct place *p = calloc(1, sizeof *p);
+    struct restoring *p = calloc(1, sizeof *p);
 
     reload_setup((void **)&p->world);
-    help_dir_new(p->dir, sizeof p->dir);
-    p->home = open(".", O_RDONLY | O_DIRECTORY);
-    assert_int_equal(chdir(p->dir), 0);
+    place_enter(&p->place);
     make_state(p, 1);
     *state = p;
     return 0;
@@ -121,11 +105,9 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
 
-    assert_int_equal(fchdir(p->home), 0);
-    close(p->home);
-    remove_dir(p->dir);
+    place_leave(&p->place);
     reload_teardown((void **)&p->world);
     free(p);
     return 0;
@@ -157,13 +139,6 @@ static void assert_refused(const struct restore_options *options, int err, const
     assert_int_equal(snapshot_restore(options, &info, why, sizeof why), err);
     if (strstr(why, text) == NULL)
         fail_msg("'%s' is not in '%s'", text, why);
-}
-
-static bool is_there(const char *name)
-{
-    struct stat st;
-
-    return lstat(name, &st) == 0;
 }
 
 /* A node's store, as its start opens it. */
@@ -215,7 +190,7 @@ static void assert_same_files(struct mvcc *a, struct mvcc *b)
 
 static void a_restored_store_has_the_state_hash_of_the_saved_one(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     const struct restore_options options = options_for("a");
 
     for (uint64_t seed = 2; seed < SEEDS; seed++) {
@@ -230,7 +205,7 @@ static void a_restored_store_has_the_state_hash_of_the_saved_one(void **state)
         assert_int_equal(mvcc_applied_index(n.mvcc), p->info.index);
         assert_same_files(n.mvcc, p->world->ahead.mvcc);
         node_close(&n);
-        remove_dir("a");
+        remove_tree("a");
     }
 }
 
@@ -257,7 +232,7 @@ static void every_member_gets_the_same_store(void **state)
 
 static void leases_keep_their_keys_and_the_time_that_they_had_left(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     const struct restore_options options = options_for("a");
     struct node n;
 
@@ -277,7 +252,7 @@ static void leases_keep_their_keys_and_the_time_that_they_had_left(void **state)
 
 static void members_and_configuration_are_the_new_clusters(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     const struct restore_options options = options_for("b");
     struct identity identity;
     struct node n;
@@ -306,7 +281,7 @@ static void members_and_configuration_are_the_new_clusters(void **state)
 
 static void sessions_of_the_old_cluster_are_over(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     const struct restore_options options = options_for("a");
     struct node n;
 
@@ -340,7 +315,7 @@ static void open_session(struct node *n, uint64_t node)
 
 static void new_inode_numbers_are_none_of_the_old_ones(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     const struct restore_options options = options_for("a");
     struct node n;
 
@@ -355,7 +330,7 @@ static void new_inode_numbers_are_none_of_the_old_ones(void **state)
 
 static void the_log_begins_behind_the_snapshots_entry(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     const struct restore_options options = options_for("a");
 
     restore(&options);
@@ -399,7 +374,7 @@ static void the_log_may_lie_elsewhere(void **state)
 
 static void a_bumped_revision_is_never_given_out_again(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     struct restore_options options = options_for("a");
     struct node n;
 
@@ -565,7 +540,7 @@ static void wrong_options_are_told_before_anything_is_touched(void **state)
 /* A member of the old one that is still there would be let in. */
 static void the_new_cluster_is_never_the_old_one(void **state)
 {
-    struct place *p = *state;
+    struct restoring *p = *state;
     struct restore_options options = options_for("a");
     struct node *n = &p->world->ahead;
     struct snapshot_writer *writer;
