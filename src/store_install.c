@@ -478,6 +478,26 @@ static int read_manifest(char ret_text[MANIFEST_MAX], struct manifest *ret_manif
     return err;
 }
 
+/* Under a name that does not count: LMDB cannot go on with a file that it was making when power
+ * failed. */
+static int make_first_store(uint64_t map_bytes, struct why why)
+{
+    struct kv *kv;
+
+    if (access(STORE, F_OK) == 0)
+        return 0;
+    int err = kv_lmdb_open(STORE_NEW, map_bytes, &kv, why.text, why.size);
+
+    if (err != 0)
+        return err;
+    kv->ops->close(kv);
+    step("first store made");
+    if (rename(STORE_NEW, STORE) != 0)
+        return failed(why, "rename", STORE_NEW);
+    step("first store named");
+    return sync_dir(".", why);
+}
+
 int store_install_recover(uint64_t map_bytes, uint64_t *ret_index, uint64_t *ret_term,
                           char *ret_why, size_t why_size)
 {
@@ -487,8 +507,10 @@ int store_install_recover(uint64_t map_bytes, uint64_t *ret_index, uint64_t *ret
     int err = read_manifest(text, &manifest, why);
 
     *ret_index = *ret_term = 0;
-    if (err == KEEL_E_NOTFOUND)
-        return remove_rubbish(why);
+    if (err == KEEL_E_NOTFOUND) {
+        err = remove_rubbish(why);
+        return err != 0 ? err : make_first_store(map_bytes, why);
+    }
     if (err == 0)
         err = recover(text, map_bytes, &manifest, why);
     if (err != 0)

@@ -39,8 +39,9 @@ int store_install_swap(char *ret_why, size_t why_size);
  * open in store.new goes on working. */
 int store_install_finish(char *ret_why, size_t why_size);
 
-/* At the start, before the store is opened. ret_index 0: nothing was under way. Otherwise the store
- * is the new one (which may have gone on since): the log is reset to ret_index, ret_term
+/* At the start, before the store is opened. Makes one where there is none: in store.new, so that
+ * one that a crash has left half made does not count. ret_index 0: nothing was under way. Otherwise
+ * the store is the new one (which may have gone on since): the log is reset to ret_index, ret_term
  * (wal_options.install_index), then comes store_install_finish. KEEL_E_CORRUPT: ret_why says what
  * to do. */
 int store_install_recover(uint64_t map_bytes, uint64_t *ret_index, uint64_t *ret_term,
