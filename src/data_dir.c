@@ -158,8 +158,9 @@ static int write_synced(int dir_fd, const char *name, const char *text, size_t l
 
     if (fd < 0)
         return -1;
-    bool ok = write(fd, text, len) == (ssize_t)len && fsync(fd) == 0;
-    int saved = errno;
+    ssize_t written = write(fd, text, len);
+    bool ok = written == (ssize_t)len && fsync(fd) == 0;
+    int saved = written >= 0 && written < (ssize_t)len ? ENOSPC : errno;
 
     close(fd);
     errno = saved;
