@@ -139,20 +139,22 @@ class Node:
         self.writers.append(Writer(self.mnt, f"w{len(self.writers)}"))
 
     def status(self):
-        lines = keel.bounded(lambda: open(os.path.join(self.mnt, "@keel/status")).read()).splitlines()
+        """From a process that may hang, as keel.bounded's."""
+        with open(os.path.join(self.mnt, "@keel/status")) as file:
+            lines = file.read().splitlines()
         return dict(line.split(": ", 1) for line in lines)
 
-    def tell(self, name, text):
-        """Writes to a file in @keel; the node may end over it."""
+    def tell(self, name, text=None):
+        """Writes to a file in @keel, by default the revision that there is. The error, if the node is not over."""
         def write():
             with open(os.path.join(self.mnt, "@keel", name), "w") as file:
-                file.write(text)
+                file.write(text or self.status()["revision"])
 
         try:
             keel.bounded(write, 20)
-        except OSError:
-            if not self.soon_over():
-                raise
+        except OSError as error:
+            return None if self.soon_over() else error
+        return None
 
     def soon_over(self):
         """After an error, of which its end is the reason."""
@@ -165,15 +167,15 @@ class Node:
     def calls(self, since=0):
         return read_calls(self.own, since)
 
-    def wait_for_call(self, name, pattern, since, count=1):
-        """Until the disk has seen so many of these calls after the first `since` of all, or the node is over."""
+    def wait_for_call(self, name, pattern, since, count=1, or_else=lambda: False):
+        """Until the disk has seen so many of these calls after the first `since` of all, or the node is over, or something else has come about."""
         def come():
             return sum(c.name in name.split("|") and re.fullmatch(pattern, c.file) is not None for c in self.calls(since)) >= count
 
-        wait_for(lambda: self.is_over() or come(), what=f"{name} of {pattern}", pause=0.003)
+        wait_for(lambda: self.is_over() or come() or or_else(), what=f"{name} of {pattern}", pause=0.003)
 
     def work(self, steps):
-        """Each writer does its steps, all at once; none of them when the node is over. It may end in the middle of them."""
+        """Each writer does its steps, all at once; none of them when the node is over. It may end in the middle of them: that alone is an error's reason."""
         if self.is_over():
             return
         for writer, some in zip(self.writers, steps):

@@ -122,7 +122,7 @@ def test_a_power_cut_takes_names_that_are_not_synced_and_never_those_that_are(tm
         assert there.get("d", ["f"]) in ([], ["e"], ["f"])
         seen.add(("a" in there, "c" in there, tuple(there.get("d", ()))))
         assert os.listdir(place / "own" / "graves") == []
-    assert len(seen) > 6
+    assert len(seen) > 4
     synced = NAMES + "os.fsync(top); os.fsync(os.open('d', os.O_RDONLY)); os.pwrite(f, b'x', 0)"
     for seed in range(20):
         place = tmp_path / f"synced-{seed}"
@@ -198,7 +198,7 @@ def phase_compaction(node, dice):
     node.work([[("put", f"f{n % 3}", dice.randrange(1 << 30), 300) for n in range(40)] for _ in node.writers])
     since = len(node.calls())
     if not node.is_over():
-        node.tell("compact", node.status()["revision"])
+        assert node.tell("compact") is None
     node.wait_for_call("commit", "data/store/data.mdb", since)
     since = len(node.calls())
     node.work([[("put", "last", dice.randrange(1 << 30), 300)] for _ in node.writers])
@@ -206,11 +206,12 @@ def phase_compaction(node, dice):
 
 
 def phase_defragmentation(node, dice):
-    since = len(node.calls())
-    node.tell("defrag", "1")
-    if not node.is_over():
-        node.work([faults.small_steps(dice, writer.files, 4) for writer in node.writers])
-    node.wait_for_call("rmdir", "data/store.new", since)
+    """It may be given up: then the node goes on with the store that it has."""
+    since, said = len(node.calls()), node.last_log().count("is not defragmented")
+    refused = node.tell("defrag", "1")
+    node.work([faults.small_steps(dice, writer.files, 4) for writer in node.writers])
+    if refused is None:
+        node.wait_for_call("rmdir", "data/store.new", since, or_else=lambda: node.last_log().count("is not defragmented") > said)
 
 
 def phase_stop(node, dice):
@@ -244,21 +245,28 @@ def hit(node, phase, dice, line):
     return was_hit
 
 
-def started(make_node):
-    node = make_node()
+def started(make_node, **options):
+    node = make_node(**options)
     assert node.start()
     for _ in range(3):
         node.add_writer()
     return node
 
 
-def through_all(make_node, name, verbs, more):
+KILLS, CUTS = ("kill-before", "kill-after"), ("cut-in", "cut-after")
+both = pytest.mark.parametrize("verbs", [KILLS, CUTS], ids=["kill", "power cut"])
+
+
+@pytest.mark.parametrize("name", PHASES)
+@both
+def test_ended_at_any_call_a_node_comes_back_with_all_that_was_acknowledged(make_node, name, verbs):
+    """Each life goes on with the disk of the one before, with what that has left unsynced."""
     dice = random.Random(f"{SEED} {name} {verbs}")
     node, phase = started(make_node), PHASES[name]
     phase(node, dice)
     if node.is_over():
         restart(node)
-    points = some_of(points_of(calls_of(node, phase, dice)), verbs, dice, more)
+    points = some_of(points_of(calls_of(node, phase, dice)), verbs, dice, 4)
     hits = 0
     for verb, point in points:
         if node.is_over():
@@ -266,5 +274,168 @@ def through_all(make_node, name, verbs, more):
         hits += hit(node, phase, dice, line_of(verb, point))
     if node.is_over():
         restart(node)
-    node.stop()
-    return hits, points
+    assert hits > len(points) * 0.7, f"{hits} of {len(points)} calls came about"
+    node.check()
+
+
+def works(node, dice):
+    """Starts again, is used, and is done with."""
+    restart(node)
+    node.add_writer()
+    node.work([faults.small_steps(dice, {}, 6)])
+    node.stop(dice.choice([signal.SIGTERM, signal.SIGKILL]))
+    restart(node)
+    node.clean()
+
+
+@both
+def test_ended_at_any_call_of_its_first_start_a_node_starts_again(make_node, verbs):
+    dice = random.Random(f"{SEED} {verbs}")
+    first = started(make_node)
+    for verb, point in some_of(points_of(first.calls()), verbs, dice, 4):
+        node = make_node()
+        if node.start(line_of(verb, point), f"seed {dice.randrange(1 << 30)}"):
+            node.stop()
+        works(node, dice)
+
+
+@both
+def test_ended_at_any_call_of_a_start_after_a_crash_a_node_starts_again(make_node, verbs):
+    dice = random.Random(f"{SEED} {verbs}")
+    node = started(make_node)
+
+    def crash():
+        hit(node, phase_writes, dice, f"{dice.choice(KILLS + CUTS)} {dice.randrange(2, 12)} write,sync data/wal/*")
+        node.stop(signal.SIGKILL)
+        node.check_log()
+
+    def calls_of_a_start():
+        crash()
+        since = len(node.calls())
+        restart(node)
+        return node.calls(since)
+
+    calls = max((calls_of_a_start() for _ in range(5)), key=len)
+    for verb, point in some_of(points_of(calls), verbs, dice, 4):
+        crash()
+        if node.start(line_of(verb, point), f"seed {dice.randrange(1 << 30)}"):
+            node.plan()
+            node.stop()
+        restart(node)
+
+
+@both
+def test_ended_between_the_stores_commit_and_the_logs_release_a_node_misses_nothing(make_node, verbs):
+    """The log goes only behind what the store has durably: between the two, and between the two halves of each, everything is there twice."""
+    dice = random.Random(f"{SEED} {verbs}")
+    node = started(make_node)
+    steps = [("sync,commit", "data/store/data.mdb"), ("rename,unlink", "data/wal/*"), ("syncdir", "data/wal")]
+    lines = [f"{verb} {n} {calls} {file}" for verb in verbs for calls, file in steps for n in (1, 2)]
+    for line in lines:
+        assert hit(node, phase_segments, dice, line), line
+        restart(node)
+    released = [call for call in node.calls() if call.name in ("rename", "unlink") and call.file.endswith(".wal")]
+    assert len(released) > len(lines)
+
+
+def test_a_disk_that_lies_about_syncs_is_noticed_by_these_tests(make_node):
+    """What is shown here: that the tests above would find a node that does not sync."""
+    dice = random.Random(SEED)
+    for _ in range(10):
+        node = make_node()
+        assert node.start("lies")
+        for _ in range(3):
+            node.add_writer()
+        phase_writes(node, dice)
+        node.plan("lies", "cut-after 6 sync data/wal/*", f"seed {dice.randrange(1 << 30)}")
+        phase_writes(node, dice)
+        assert node.was_killed()
+        try:
+            restart(node)
+        except (AssertionError, FileNotFoundError):  # it does not start, or files or whole directories are lost
+            return
+        finally:
+            node.clean()
+    pytest.fail("power was cut ten times, nothing had been synced, and nothing was missed")
+
+
+# ---- errors ----
+
+
+BROKEN = [
+    (phase_writes, (1, 2, 5), "sync", "data/wal/*", "the log cannot be written (input/output error): nothing more can be promised; check the disk"),
+    (phase_segments, (1, 2, 3), "syncdir", "data/wal", "the log cannot be"),
+    (phase_writes, (1, 1), "sync", "data/store/data.mdb", "the store cannot be written"),
+    (phase_defragmentation, (2,), "syncdir", "data", "cannot sync the data directory"),
+]
+
+
+@pytest.mark.parametrize("phase, numbers, call, file, message", BROKEN, ids=[f"{row[2]} of {row[3]}" for row in BROKEN])
+def test_a_sync_that_fails_ends_the_node_for_good(make_node, phase, numbers, call, file, message):
+    """It says so, does not try again, and has acknowledged nothing that the disk does not have: power is cut when it ends."""
+    dice = random.Random(f"{SEED} {call} {file}")
+    node = started(make_node)
+    for n in numbers:
+        since = len(node.calls())
+        node.plan(f"eio {n} {call} {file}", "cut-at-end", f"seed {dice.randrange(1 << 30)}")
+        phase(node, dice)
+        node.wait_end()
+        last = node.last_log().strip().splitlines()[-1]
+        assert node.was_killed() and message in last, last
+        calls = node.calls(since)
+        failed = next(k for k, c in enumerate(calls) if c.what == "eio")
+        assert not [c for c in calls[failed + 1:] if c.file == calls[failed].file and c.name == call]
+        restart(node)
+
+
+def test_a_sync_that_fails_at_a_start_is_told_and_the_next_start_works(make_node):
+    dice = random.Random(SEED)
+    first = started(make_node)
+    syncs = [point for point in points_of(first.calls()) if point.name in ("sync", "syncdir")]
+    for point in syncs:
+        node = make_node()
+        if node.start(line_of("eio", point), f"seed {dice.randrange(1 << 30)}"):
+            node.stop()
+        else:
+            assert "error" in node.last_log() or "fatal" in node.last_log()
+        works(node, dice)
+
+
+NEEDS_SPACE = ("create", "mkdir", "write", "commit", "allocate", "rename", "exchange")
+
+
+def full_at(node, phase, dice, point, calls):
+    """The disk is full for so many calls from this one on; then there is space again, and power is lost when the node ends over it."""
+    node.plan(f"full {point.number}-{point.number + calls - 1} {point.name if calls == 1 else ','.join(NEEDS_SPACE)} {point.file if calls == 1 else '*'}",
+              "cut-at-end", f"seed {dice.randrange(1 << 30)}")
+    phase(node, dice)
+    if node.is_over():
+        last = node.last_log().strip().splitlines()[-1]
+        assert "make space on" in last or "no space left" in last.lower(), last
+        restart(node)
+    else:
+        node.plan()
+        node.check()
+
+
+@pytest.mark.parametrize("name", ["writes", "segments", "compaction", "defragmentation"])
+def test_a_disk_that_is_full_at_any_call_costs_nothing_that_was_acknowledged(make_node, name):
+    dice = random.Random(f"{SEED} {name}")
+    node, phase = started(make_node), PHASES[name]
+    points = [point for point in points_of(calls_of(node, phase, dice)) if point.name in NEEDS_SPACE]
+    for calls, point in some_of(points, (1, 6), dice, 4):
+        full_at(node, phase, dice, point, calls)
+
+
+def test_a_disk_that_is_full_at_any_call_of_the_first_start_is_told_and_a_later_start_works(make_node):
+    dice = random.Random(SEED)
+    first = started(make_node)
+    points = [point for point in points_of(first.calls()) if point.name in NEEDS_SPACE]
+    for calls, point in some_of(points, (1, 1000), dice, 0):
+        node = make_node()
+        if node.start(f"full {point.number}-{point.number + calls - 1} {point.name} {point.file}", f"seed {dice.randrange(1 << 30)}"):
+            node.plan()
+            node.stop()
+        else:
+            assert re.search("no space|disk full|make space", node.last_log(), re.I), node.last_log()
+        works(node, dice)

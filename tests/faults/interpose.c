@@ -316,7 +316,7 @@ static ssize_t write_in_part(struct unsynced_file *file, int fd, const struct io
 static ssize_t write_target(int fd, const struct target *target, const struct iovec *iov, int count,
                             off_t offset)
 {
-    bool dsync = (fcntl(fd, F_GETFL) & O_DSYNC) != 0 && !plan_lies();
+    bool dsync = (fcntl(fd, F_GETFL) & O_DSYNC) != 0;
     enum plan_verb verb = plan_next(dsync ? "commit" : "write", target->name, bytes_in(iov, count));
     struct unsynced_file *file = unsynced_file(fd, &target->st);
     ssize_t written = -1;
@@ -326,7 +326,7 @@ static ssize_t write_target(int fd, const struct target *target, const struct io
         written = write_in_part(file, fd, iov, offset);
     else if (!is_full(verb))
         written = unsynced_write(file, fd, iov, count, offset,
-                                 !dsync                ? NOT_THROUGH
+                                 !dsync || plan_lies() ? NOT_THROUGH
                                  : verb == PLAN_CUT_IN ? THROUGH_CUT
                                                        : THROUGH);
     after(verb);

@@ -506,7 +506,8 @@ static void undo_name(const struct name *name)
 static void undo_names(enum mood mood)
 {
     for (struct name *name = names; name != NULL; name = name->next)
-        name->lost = needs_a_lost_one(name) || draw_fate(mood) != FATE_KEEP;
+        name->lost =
+            needs_a_lost_one(name) || (mood != MOOD_KEEP && (mood == MOOD_LOSE || draw(2) == 0));
     for (const struct name *name = last_name; name != NULL; name = name->prev)
         if (name->lost)
             undo_name(name);
