@@ -1,5 +1,6 @@
 """Wrong options, wrong places, wrong data, wrong peers: each is refused with a message that says what and what to do, and changes nothing."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -433,7 +434,13 @@ def test_a_store_that_is_gone_is_built_again_from_the_log(place):
     assert place.stop(node) == 0
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "newer"])
+def with_checksum(lines):
+    xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+    xxh3.restype = ctypes.c_uint64
+    return lines + f"checksum={xxh3(lines.encode(), ctypes.c_size_t(len(lines))):016x}\n"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "version", "newer"])
 def test_a_damaged_identity_is_refused(place, damage):
     node = place.start([*place.good(), place.mnt])
     assert place.stop(node) == 0
@@ -441,7 +448,8 @@ def test_a_damaged_identity_is_refused(place, damage):
     text = open(path).read()
     with open(path, "w") as file:
         file.write({"cut": text[:40], "flipped": text.replace("id=", "id=0", 1), "empty": "",
-                    "newer": text.replace("identity 1", "identity 2")}[damage])
+                    "version": text.replace("identity 1", "identity 3"),
+                    "newer": with_checksum(text[:text.index("checksum=")].replace("identity 1", "identity 2"))}[damage])
     result = place.refused([*place.good(), place.mnt])
     assert result.returncode == 1
     assert ("newer keelfs" if damage == "newer" else "identity file is damaged") in result.stderr
