@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "err.h"
+#include "hash.h"
 #include "help.h"
 #include "world.h"
 
@@ -232,6 +234,26 @@ static void any_flipped_bit_of_a_directorys_times_is_refused(void **state)
     assert_true(b->refused > 0 && b->told == 0 && b->harmless == 0);
 }
 
+static void a_newer_state_of_the_cluster_is_refused_as_newer(void **state)
+{
+    struct bits *b = *state;
+    struct victim v = { KV_META, "cluster", 7, NULL };
+    struct kv_read *read = b->kv->ops->read_begin(b->kv);
+    struct opened o;
+    struct keel_slice value;
+    char why[256] = "";
+
+    assert_int_equal(b->kv->ops->get(read, KV_META, keel_slice_str("cluster"), &value), 0);
+    struct keel_buf *newer = keel_buf_copy(value);
+
+    b->kv->ops->read_end(read);
+    assert_int_equal(newer->data[0], 0x08); /* of the message's first field, a number */
+    newer->data[1]++;
+    put_le64(newer->data + newer->len - 8, keel_hash64(keel_slice_of(newer->data, newer->len - 8)));
+    put(b->kv, &v, v.key, newer);
+    assert_int_equal(sample_open(b->kv, &o, why, sizeof why), KEEL_E_NEWER);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -241,6 +263,7 @@ int main(void)
         TEST(any_flipped_bit_of_content_is_told_to_its_readers_or_refused),
         TEST(any_flipped_bit_of_the_state_the_cluster_or_the_leases_is_refused),
         TEST(any_flipped_bit_of_a_directorys_times_is_refused),
+        TEST(a_newer_state_of_the_cluster_is_refused_as_newer),
     };
 
     return cmocka_run_group_tests_name("store-bits", tests, NULL, NULL);

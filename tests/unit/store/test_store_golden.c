@@ -81,6 +81,12 @@ static void a_store_of_format_1_stays_readable(void **state)
     assert_golden("golden-v1");
 }
 
+static void a_store_whose_clusters_state_has_a_check_stays_readable(void **state)
+{
+    (void)state;
+    assert_golden("golden-v1-cluster-v2");
+}
+
 static int not_asked(void *arg)
 {
     (void)arg;
@@ -118,6 +124,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_of_format_1_stays_readable),
+        cmocka_unit_test(a_store_whose_clusters_state_has_a_check_stays_readable),
     };
 
     if (argc == 3 && strcmp(argv[1], "--write-golden") == 0)
