@@ -85,7 +85,7 @@ struct wal {
     uint64_t durable;           /* the highest sequence that is synced */
     uint64_t named;             /* the highest `durable` that a synced record carries */
     uint64_t last_data;         /* the last sequence that is not a WAL_DURABLE record */
-    bool failed;
+    int failed; /* KEEL_E_DISKFULL, KEEL_E_IO: nothing is tried any more, everything returns it */
 
     struct raft_hard_state hard_state; /* as the records say, but never below entry_term */
     uint64_t entry_term;               /* the highest of any entry or mark */
@@ -197,6 +197,9 @@ struct raft_entry wal_entry_of(const struct wal_record *record);
 
 /* Writes and syncs the header of an empty segment w->file. */
 int wal_write_header(struct wal *w);
+
+/* The log has come to its end, with this error. */
+void wal_fail(struct wal *w, int err);
 
 /* ---- recovery.c ---- */
 

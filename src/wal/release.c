@@ -78,8 +78,8 @@ int wal_release(struct wal *w, uint64_t index, uint64_t keep_bytes)
     uint64_t bytes = bytes_of_all(w);
     int err = 0;
 
-    if (w->failed)
-        return KEEL_E_IO;
+    if (w->failed != 0)
+        return w->failed;
     while (err == 0 && w->oldest_epoch < needed) {
         uint64_t behind = bytes - w->ends[0];
 
@@ -88,7 +88,8 @@ int wal_release(struct wal *w, uint64_t index, uint64_t keep_bytes)
         err = release_oldest(w);
         bytes = behind;
     }
-    w->failed = err != 0;
+    if (err != 0)
+        wal_fail(w, err);
     forget_released(w);
     return err;
 }

@@ -192,6 +192,11 @@ static void gather_to_iov(struct wal_gather *g)
 
 /* ---- appending ---- */
 
+void wal_fail(struct wal *w, int err)
+{
+    w->failed = err == KEEL_E_DISKFULL ? err : KEEL_E_IO;
+}
+
 /* Writes and syncs what has been gathered. All records in it then count as durable; what they say
  * of themselves ends before this write. */
 static int flush(struct wal *w)
@@ -206,7 +211,7 @@ static int flush(struct wal *w)
     if (err == 0)
         err = w->disk->ops->sync(w->file);
     if (err != 0) {
-        w->failed = true;
+        wal_fail(w, err);
         return err;
     }
     w->offset += g->bytes;
@@ -251,7 +256,7 @@ static int switch_segment(struct wal *w)
         int err = wal_segment_create(w, w->epoch + 1, &file);
 
         if (err != 0) {
-            w->failed = true;
+            wal_fail(w, err);
             return err;
         }
     }
@@ -414,8 +419,8 @@ int wal_write_reset(struct wal *w, uint64_t index, uint64_t term)
 
 int wal_write(struct wal *w, struct wal_batch *const *batches, size_t count)
 {
-    if (w->failed)
-        return KEEL_E_IO;
+    if (w->failed != 0)
+        return w->failed;
     for (size_t i = 0; i < count; i++) {
         int err = append_batch(w, batches[i]);
 
@@ -427,8 +432,8 @@ int wal_write(struct wal *w, struct wal_batch *const *batches, size_t count)
 
 int wal_idle(struct wal *w)
 {
-    if (w->failed)
-        return KEEL_E_IO;
+    if (w->failed != 0)
+        return w->failed;
     if (w->last_data <= w->named)
         return 0;
 
@@ -455,7 +460,7 @@ static int fill_step(struct wal *w, struct disk_file *file, uint64_t *filled)
         return err; /* harmless: the log has not lost anything yet */
     err = w->disk->ops->sync(file);
     if (err != 0) {
-        w->failed = true;
+        wal_fail(w, err);
         return err;
     }
     *filled = end;
@@ -486,8 +491,8 @@ int wal_prepare(struct wal *w, bool *ret_more)
     uint64_t current, next;
     int err = 0;
 
-    if (w->failed)
-        return KEEL_E_IO;
+    if (w->failed != 0)
+        return w->failed;
     fill_goals(w, &current, &next);
     if (w->filled < current) {
         err = fill_step(w, w->file, &w->filled);

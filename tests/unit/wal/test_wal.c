@@ -351,7 +351,7 @@ static void failed_write_surfaces_and_ends_the_log(void **state)
     log_start(&log, 0, 4096);
     disk_mem_fail_write(log.disk, 1, KEEL_E_DISKFULL);
     assert_int_equal(wal_write(log.wal, &batch, 1), KEEL_E_DISKFULL);
-    assert_int_equal(wal_write(log.wal, &batch, 1), KEEL_E_IO);
+    assert_int_equal(wal_write(log.wal, &batch, 1), KEEL_E_DISKFULL);
     wal_batch_free(batch);
     log_end(&log);
 }
