@@ -134,6 +134,8 @@ static int run_make(struct node *node, struct snap_work *w)
     }
     if (err != 0)
         forget(&out->fd);
+    if (err == KEEL_E_CORRUPT)
+        keel_fatal("the store is damaged: a snapshot of it was refused" STORE_ADVICE);
     return err;
 }
 

@@ -11,6 +11,7 @@
 #include "err.h"
 #include "keel_limits.h"
 #include "mutant.h"
+#include "mvcc/record.h"
 #include "mvcc/store.h"
 
 enum {
@@ -196,6 +197,30 @@ static void close_block(struct snapshot_writer *w, size_t table, uint32_t entrie
     put_le64(pile_add(&w->out, CHECK_LEN), w->check);
 }
 
+/* Rotten content must not get to other nodes, or into a backup. Content is looked at with the
+ * record that brought it, and, when that is gone, with each that refers to it. */
+static int check_content(struct snapshot_writer *w, struct keel_slice key, struct keel_slice value)
+{
+    uint8_t at[MVCC_REVISION_KEY_LEN];
+    struct mvcc_record record;
+    struct keel_slice path, bytes;
+    int err = mvcc_record_decode(value, &record, &path);
+
+    if (err != 0 || record.content.length == 0)
+        return err;
+    revision_key_encode(record.content.at, at);
+    struct keel_slice at_key = keel_slice_of(at, sizeof at);
+
+    if (!keel_slice_equal(at_key, key) && w->kv->ops->get(w->read, KV_RECORDS, at_key, &bytes) == 0)
+        return 0;
+    err = w->kv->ops->get(w->read, KV_CONTENT, at_key, &bytes);
+    if (err != 0)
+        return err == KEEL_E_NOTFOUND ? KEEL_E_CORRUPT : err;
+    return bytes.len == record.content.length && keel_hash64(bytes) == record.content.hash
+               ? 0
+               : KEEL_E_CORRUPT;
+}
+
 /* Stops with 1 when the block is full. */
 static int write_entry(void *arg, struct keel_slice key, struct keel_slice value)
 {
@@ -208,6 +233,10 @@ static int write_entry(void *arg, struct keel_slice key, struct keel_slice value
         return 1;
     if (!sizes_are_sane(w->place, key.len, value.len))
         return KEEL_E_CORRUPT;
+    int err = w->place == PLACE_RECORDS ? check_content(w, key, value) : 0;
+
+    if (err != 0)
+        return err;
     uint8_t *head = pile_add(&w->out, ENTRY_HEAD_LEN);
 
     head[0] = (uint8_t)key.len;

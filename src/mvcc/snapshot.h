@@ -37,7 +37,7 @@ struct snapshot_writer;
  * one's own is fast enough, a peer's connection is not. KEEL_E_NOTFOUND: the store is empty. */
 int snapshot_writer_new(struct kv *kv, uint64_t cluster_id, struct snapshot_writer **ret_writer);
 /* The next piece, valid until the next call; empty: that was all. KEEL_E_CORRUPT: the store has
- * something that none may have; or the kv's error. */
+ * something that none may have, or content that is not what its record says; or the kv's error. */
 int snapshot_writer_next(struct snapshot_writer *writer, struct keel_slice *ret_bytes);
 /* Complete (with bytes) at the end. */
 const struct snapshot_info *snapshot_writer_info(const struct snapshot_writer *writer);
