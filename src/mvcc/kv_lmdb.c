@@ -286,16 +286,13 @@ static void on_fault(int signum)
     siglongjmp(fault_jump, 1);
 }
 
-/* So many pages from `first` on are in the free list. */
-static uint64_t count_free(MDB_txn *txn, uint64_t first)
+/* So many pages from `first` on are in the free list, LMDB's own table: a value is a count and so
+ * many pages. */
+static uint64_t count_free(MDB_cursor *cursor, uint64_t first)
 {
-    enum { FREE_LIST = 0 }; /* LMDB's own table; a value is a count and so many pages */
-    MDB_cursor *cursor;
     MDB_val key, value;
     uint64_t found = 0;
 
-    if (mdb_cursor_open(txn, FREE_LIST, &cursor) != 0)
-        return 0;
     while (mdb_cursor_get(cursor, &key, &value, MDB_NEXT) == 0)
         for (size_t at = sizeof first; at + sizeof first <= value.mv_size; at += sizeof first) {
             uint64_t page;
@@ -303,24 +300,30 @@ static uint64_t count_free(MDB_txn *txn, uint64_t first)
             memcpy(&page, (const uint8_t *)value.mv_data + at, sizeof page);
             found += page >= first;
         }
-    mdb_cursor_close(cursor);
     return found;
 }
 
 /* The same where the free list itself may be in a part that the file does not have. */
 static uint64_t try_to_count_free(MDB_env *env, uint64_t first)
 {
+    enum { FREE_LIST = 0 };
     const struct sigaction fault = { .sa_handler = on_fault };
     struct sigaction before;
     volatile uint64_t found = 0;
+    MDB_cursor *cursor;
     MDB_txn *txn;
 
     if (mdb_txn_begin(env, NULL, MDB_RDONLY, &txn) != 0)
         return 0;
+    if (mdb_cursor_open(txn, FREE_LIST, &cursor) != 0) {
+        mdb_txn_abort(txn);
+        return 0;
+    }
     sigaction(SIGBUS, &fault, &before);
     if (sigsetjmp(fault_jump, 1) == 0)
-        found = count_free(txn, first);
+        found = count_free(cursor, first);
     sigaction(SIGBUS, &before, NULL);
+    mdb_cursor_close(cursor);
     mdb_txn_abort(txn);
     return found;
 }
