@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -17,6 +18,8 @@
 #include "check.h"
 #include "err.h"
 #include "mvcc/kv.h"
+
+enum { LEFT_BYTES_MIN = 1 << 20 }; /* a scan of less than this may have its pages */
 
 static const char *const table_names[KV_TABLES] = { "records", "content", "meta", "dirs" };
 
@@ -133,10 +136,36 @@ static int lmdb_get(struct kv_read *read, enum kv_table table, struct keel_slice
     return 0;
 }
 
+/* Where in the map a scan has been. */
+struct span {
+    uintptr_t low, high;
+};
+
+static void span_add(struct span *span, const MDB_val *val)
+{
+    uintptr_t at = (uintptr_t)val->mv_data;
+
+    if (span->low == 0 || at < span->low)
+        span->low = at;
+    if (at + val->mv_size > span->high)
+        span->high = at + val->mv_size;
+}
+
+/* Whoever goes through everything does so once: the pages leave this process's memory, and stay in
+ * the kernel's, from where they come back when they are read again. */
+static void span_leave(const struct span *span)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = span->low / page * page;
+
+    if (span->high - start >= LEFT_BYTES_MIN)
+        madvise((void *)start, span->high - start, MADV_DONTNEED);
+}
+
 static int lmdb_scan(struct kv_read *read, enum kv_table table, struct keel_slice from,
                      int (*fn)(void *arg, struct keel_slice key, struct keel_slice value),
                      void *arg)
 {
+    struct span span = { 0 };
     MDB_cursor *cursor;
     MDB_val key = val_of(from), value;
     int result = 0;
@@ -146,11 +175,13 @@ static int lmdb_scan(struct kv_read *read, enum kv_table table, struct keel_slic
         return err_of(rc);
     rc = mdb_cursor_get(cursor, &key, &value, from.len > 0 ? MDB_SET_RANGE : MDB_FIRST);
     while (rc == 0 && result == 0) {
+        span_add(&span, &value);
         result = fn(arg, slice_of(&key), slice_of(&value));
         if (result == 0)
             rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
     }
     mdb_cursor_close(cursor);
+    span_leave(&span);
     if (result != 0)
         return result;
     return rc == MDB_NOTFOUND ? 0 : err_of(rc);

@@ -286,6 +286,71 @@ static void a_full_map_is_reported_and_the_batch_has_no_effect(void **state)
     help_dir_remove(dir);
 }
 
+/* ---- memory ---- */
+
+/* Of the map of the store, in KiB: the lines of a mapping are its addresses and name, then
+ * "Rss: N kB" and others. */
+static unsigned long mapped_kib(const char *dir)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    unsigned long from, to, kib, sum = 0;
+    bool inside = false;
+    char line[512];
+
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "%lx-%lx", &from, &to) == 2)
+            inside = strstr(line, dir) != NULL && strstr(line, "data.mdb") != NULL;
+        else if (inside && sscanf(line, "Rss: %lu kB", &kib) == 1)
+            sum += kib;
+    }
+    fclose(file);
+    return sum;
+}
+
+static int touch(void *arg, struct keel_slice key, struct keel_slice value)
+{
+    (void)key;
+    *(unsigned *)arg += value.data[value.len - 1];
+    return 0;
+}
+
+static void a_scan_does_not_keep_the_store_in_memory(void **state)
+{
+    struct keel_slice key = keel_slice_str("k7"), value;
+    unsigned sum = 0;
+    char dir[128];
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    struct kv *kv = help_lmdb(dir);
+
+    for (char digit = '0'; digit <= '9'; digit++) {
+        struct kv_batch *batch = kv_batch_new();
+        struct keel_buf *big = keel_buf_new(1 << 20);
+        char name[] = { 'k', digit, '\0' };
+
+        memset(big->data, digit, big->len);
+        kv_batch_put(batch, KV_CONTENT, keel_slice_str(name), big);
+        assert_int_equal(kv->ops->write(kv, batch), 0);
+        kv_batch_free(batch);
+    }
+    struct kv_read *read = kv->ops->read_begin(kv);
+
+    assert_int_equal(kv->ops->get(read, KV_CONTENT, key, &value), 0);
+    for (size_t i = 0; i < value.len; i += 4096)
+        assert_int_equal(value.data[i], '7');
+    assert_true(mapped_kib(dir) >= 1024);
+    assert_int_equal(kv->ops->scan(read, KV_CONTENT, keel_slice_of(NULL, 0), touch, &sum), 0);
+    assert_int_equal(sum, 10 * '0' + 45);
+    assert_true(mapped_kib(dir) < 1024);
+    for (size_t i = 0; i < value.len; i += 4096) /* what was borrowed before is still there */
+        assert_int_equal(value.data[i], '7');
+    kv->ops->read_end(read);
+    kv->ops->close(kv);
+    help_dir_remove(dir);
+}
+
 static void values_of_the_greatest_file_size_come_back(void **state)
 {
     char dir[128];
@@ -416,6 +481,7 @@ int main(void)
         cmocka_unit_test(a_reader_sees_whole_batches_of_a_writer_on_another_thread),
         cmocka_unit_test(files_are_readable_by_their_owner_only),
         cmocka_unit_test(a_full_map_is_reported_and_the_batch_has_no_effect),
+        cmocka_unit_test(a_scan_does_not_keep_the_store_in_memory),
         cmocka_unit_test(values_of_the_greatest_file_size_come_back),
         cmocka_unit_test(opening_says_what_is_wrong_with_the_files),
     };
