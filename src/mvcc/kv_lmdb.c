@@ -34,6 +34,7 @@ struct kv_lmdb {
 struct kv_read {
     struct kv_lmdb *lmdb;
     MDB_txn *txn;
+    MDB_cursor *cursors[KV_TABLES]; /* of lmdb_get: what is near the last key needs no search */
 };
 
 static struct kv_lmdb *lmdb_of(struct kv *kv)
@@ -91,6 +92,25 @@ static bool was_overtaken(const struct kv_read *read)
     return info.me_last_txnid > mdb_txn_id(read->txn) + 1;
 }
 
+static int read_renew(struct kv_read *read)
+{
+    int rc = mdb_txn_renew(read->txn);
+
+    for (size_t t = 0; t < KV_TABLES && rc == 0; t++)
+        if (read->cursors[t] != NULL)
+            rc = mdb_cursor_renew(read->txn, read->cursors[t]);
+    return rc;
+}
+
+static void read_free(struct kv_read *read)
+{
+    for (size_t t = 0; t < KV_TABLES; t++)
+        if (read->cursors[t] != NULL)
+            mdb_cursor_close(read->cursors[t]);
+    mdb_txn_abort(read->txn);
+    free(read);
+}
+
 static struct kv_read *lmdb_read_begin(struct kv *kv)
 {
     struct kv_lmdb *lmdb = lmdb_of(kv);
@@ -98,7 +118,7 @@ static struct kv_read *lmdb_read_begin(struct kv *kv)
     int rc;
 
     if (read != NULL) {
-        rc = mdb_txn_renew(read->txn);
+        rc = read_renew(read);
     } else {
         read = keel_calloc(1, sizeof *read);
         read->lmdb = lmdb;
@@ -106,7 +126,7 @@ static struct kv_read *lmdb_read_begin(struct kv *kv)
     }
     while (rc == 0 && was_overtaken(read)) {
         mdb_txn_reset(read->txn);
-        rc = mdb_txn_renew(read->txn);
+        rc = read_renew(read);
     }
     if (rc != 0)
         keel_fatal("cannot begin to read the store: %s", mdb_strerror(rc));
@@ -118,18 +138,21 @@ static void lmdb_read_end(struct kv_read *read)
     struct kv_read *none = NULL;
 
     mdb_txn_reset(read->txn);
-    if (atomic_compare_exchange_strong(&read->lmdb->spare, &none, read))
-        return;
-    mdb_txn_abort(read->txn);
-    free(read);
+    if (!atomic_compare_exchange_strong(&read->lmdb->spare, &none, read))
+        read_free(read);
 }
 
 static int lmdb_get(struct kv_read *read, enum kv_table table, struct keel_slice key,
                     struct keel_slice *ret_value)
 {
+    MDB_cursor **cursor = &read->cursors[table];
     MDB_val k = val_of(key), value;
-    int rc = mdb_get(read->txn, read->lmdb->tables[table], &k, &value);
+    int rc = 0;
 
+    if (*cursor == NULL)
+        rc = mdb_cursor_open(read->txn, read->lmdb->tables[table], cursor);
+    if (rc == 0)
+        rc = mdb_cursor_get(*cursor, &k, &value, MDB_SET);
     if (rc != 0)
         return err_of(rc);
     *ret_value = slice_of(&value);
@@ -271,8 +294,7 @@ static void lmdb_close(struct kv *kv)
     struct kv_read *spare = atomic_exchange(&lmdb->spare, NULL);
 
     if (spare != NULL)
-        mdb_txn_abort(spare->txn);
-    free(spare);
+        read_free(spare);
     if (lmdb->env != NULL)
         mdb_env_close(lmdb->env);
     free(lmdb);
