@@ -106,11 +106,16 @@ struct mvcc_key *index_add_child(struct mvcc_key *dir, struct keel_slice name)
     struct mvcc_key *key = key_new(dir, name);
 
     *links[--depth] = key;
-    /* A rotation changes what a link points to, never where the links above it are. */
-    while (depth > 0) {
-        depth--;
+    /* A rotation changes what a link points to, never where the links above it are. What a key has
+     * to do depends on its children and theirs: where two in a row have stayed as they were, all
+     * above them do. */
+    for (unsigned same = 0; depth > 0 && same < 2;) {
+        const struct mvcc_key *before = *links[--depth];
+        uint8_t level = before->level;
+
         skew(links[depth]);
         split(links[depth]);
+        same = *links[depth] == before && before->level == level ? same + 1 : 0;
     }
     return key;
 }
