@@ -199,11 +199,15 @@ static void drop_old(struct node *node)
     drop(node, old);
 }
 
+/* Not while compaction takes off what need not be copied: each would delay the other, and about
+ * half of the space would stay. */
 static bool is_due(struct node *node)
 {
     struct defrag *d = node->defrag;
     uint64_t used;
 
+    if (mvcc_has_garbage(node->mvcc))
+        return false;
     if (d->tried_us != 0 && node_now_us() - d->tried_us < PAUSE_US)
         return false;
     uint64_t file = file_bytes(node, &used);

@@ -419,6 +419,22 @@ static void it_begins_by_itself_when_more_than_half_is_free(void **state)
     assert_true(says("defragmentations: 2\n"));
 }
 
+static void it_does_not_begin_by_itself_before_compaction_has_ended(void **state)
+{
+    const uint64_t mib = 1 << 20;
+    struct mvcc *m = world->node->mvcc;
+
+    (void)state;
+    write_text("b", "old");
+    write_text("b", "new");
+    help_compact(m, mvcc_revision(m));
+    assert_true(mvcc_has_garbage(m));
+    assert_false(begins(1000, 100 * mib, 49 * mib));
+    while (mvcc_has_garbage(m))
+        help_compact_step(m, 1);
+    assert_true(begins(1000, 100 * mib, 49 * mib));
+}
+
 static void without_room_for_a_second_store_it_does_not_begin(void **state)
 {
     const uint64_t huge = UINT64_C(1) << 60;
@@ -445,6 +461,7 @@ int main(void)
         TEST(it_is_given_up_when_too_much_is_written_meanwhile),
         TEST(a_stop_at_any_step_leaves_a_complete_store),
         TEST(it_begins_by_itself_when_more_than_half_is_free),
+        TEST(it_does_not_begin_by_itself_before_compaction_has_ended),
         TEST(without_room_for_a_second_store_it_does_not_begin),
     };
 
