@@ -27,6 +27,7 @@ KEEL_WAL = os.environ.get("KEEL_WAL", os.path.join(BUILD, "tools", "keel-wal"))
 FLAGS = ["--log-kept", str(2 << 20), "--history", "1s", "--history-revisions", "20"]
 # What a data directory may hold when nothing is under way.
 SETTLED = re.compile(r"identity|store|store/(data|lock)\.mdb|wal|wal/[0-9a-f]{16}\.wal")
+ALL = os.environ.get("KEEL_FAULTS_ALL") == "1"
 _addresses = itertools.count(1)
 
 Call = collections.namedtuple("Call", "number name file bytes what")
@@ -153,15 +154,14 @@ class Node:
         try:
             keel.bounded(write, 20)
         except OSError as error:
-            return None if self.soon_over() else error
+            return None if self.is_over_by(error.errno) else error
         return None
 
-    def soon_over(self):
-        """After an error, of which its end is the reason."""
-        try:
-            self.wait_end(5)
-        except AssertionError:
+    def is_over_by(self, error):
+        """Whether a request had this error because the node has ended, or is about to."""
+        if error not in (errno.ENOTCONN, errno.ECONNABORTED):
             return False
+        self.wait_end()
         return True
 
     def calls(self, since=0):
@@ -181,7 +181,7 @@ class Node:
         for writer, some in zip(self.writers, steps):
             writer.begin(some)
         errors = [writer.end() for writer in self.writers[:len(steps)]]
-        assert not any(errors) or self.soon_over(), errors
+        assert all(error is None or self.is_over_by(error) for error in errors), errors
 
     def check(self):
         """All that was acknowledged is there, and nothing is left over."""
@@ -189,6 +189,18 @@ class Node:
             writer.check()
         left = [name for name in self.files() if not SETTLED.fullmatch(name)]
         assert not left, f"left over: {left}"
+
+    def goes_on(self):
+        """False: it is over, or about to be. Otherwise all is checked."""
+        if self.is_over():
+            return False
+        try:
+            self.check()
+        except OSError as error:
+            if self.is_over_by(error.errno):
+                return False
+            raise
+        return True
 
     def files(self):
         return [os.path.relpath(os.path.join(at, name), self.data) for at, dirs, files in os.walk(self.data) for name in dirs + files]
@@ -237,11 +249,11 @@ def _do_all(place, steps):
         try:
             _do(place, *step)
         except OSError as error:
-            return done, errno.errorcode[error.errno]
+            return done, error.errno
     return len(steps), None
 
 
-def _look(place):
+def look(place):
     found = {}
     for entry in os.scandir(place):
         with open(entry.path, "rb") as file:
@@ -295,7 +307,7 @@ class Writer:
 
     def check(self):
         """Compares, and goes on from what is there."""
-        there = self.hand(_look, self.place)
+        there = self.hand(look, self.place)
         for files in self.may_be():
             if there == {name: hashlib.sha1(data).hexdigest() for name, data in files.items()}:
                 self.files, self.unsure = files, None
@@ -329,9 +341,9 @@ def small_steps(dice, files, count):
     return steps
 
 
-def large_steps(dice, count):
+def large_steps(dice, count, names=6):
     """A checkpoint for every five, a segment for every two."""
-    return [("put", f"large{dice.randrange(6)}", dice.randrange(1 << 30), 900_000) for _ in range(count)]
+    return [("put", f"large{dice.randrange(names)}", dice.randrange(1 << 30), 900_000) for _ in range(count)]
 
 
 # ---- which calls there are, and which of them are to be hit ----
@@ -354,7 +366,7 @@ def points_of(calls):
 def some_of(points, verbs, dice, more):
     """(verb, point): for each kind of call its first with each verb; of all others so many, by chance. All with KEEL_FAULTS_ALL=1."""
     every = [(verb, point) for point in points for verb in verbs]
-    if os.environ.get("KEEL_FAULTS_ALL") == "1":
+    if ALL:
         return every
     first = [pair for pair in every if pair[1].number == 1]
     rest = [pair for pair in every if pair[1].number > 1]

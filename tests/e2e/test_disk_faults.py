@@ -266,7 +266,7 @@ def test_ended_at_any_call_a_node_comes_back_with_all_that_was_acknowledged(make
     phase(node, dice)
     if node.is_over():
         restart(node)
-    points = some_of(points_of(calls_of(node, phase, dice)), verbs, dice, 4)
+    points = some_of(points_of(calls_of(node, phase, dice)), verbs, dice, 2)
     hits = 0
     for verb, point in points:
         if node.is_over():
@@ -283,20 +283,42 @@ def works(node, dice):
     restart(node)
     node.add_writer()
     node.work([faults.small_steps(dice, {}, 6)])
-    node.stop(dice.choice([signal.SIGTERM, signal.SIGKILL]))
-    restart(node)
+    node.check()
     node.clean()
+
+
+def one_of(verbs):
+    """Where nothing goes on beside it, after a call is before the next one."""
+    return verbs if faults.ALL else verbs[:1]
 
 
 @both
 def test_ended_at_any_call_of_its_first_start_a_node_starts_again(make_node, verbs):
     dice = random.Random(f"{SEED} {verbs}")
     first = started(make_node)
-    for verb, point in some_of(points_of(first.calls()), verbs, dice, 4):
+    for verb, point in some_of(points_of(first.calls()), one_of(verbs), dice, 4):
         node = make_node()
         if node.start(line_of(verb, point), f"seed {dice.randrange(1 << 30)}"):
             node.stop()
         works(node, dice)
+
+
+def test_what_a_first_start_makes_has_a_name_that_outlives_a_power_cut(make_node):
+    """Also where the log has a directory of its own."""
+    dice = random.Random(SEED)
+    for n in range(6):
+        node = make_node()
+        node.arguments += ["--wal-dir", os.path.join(node.disk, "log")]
+        assert node.start()
+        for _ in range(2):
+            node.add_writer()
+        since = len(node.calls())
+        hit(node, phase_writes, dice, f"cut-in {n + 1} write log/*")
+        assert node.was_killed() and len(node.calls()) > since
+        assert node.start(), node.last_log()
+        for writer in node.writers:
+            writer.check()
+        node.clean()
 
 
 @both
@@ -316,7 +338,7 @@ def test_ended_at_any_call_of_a_start_after_a_crash_a_node_starts_again(make_nod
         return node.calls(since)
 
     calls = max((calls_of_a_start() for _ in range(5)), key=len)
-    for verb, point in some_of(points_of(calls), verbs, dice, 4):
+    for verb, point in some_of(points_of(calls), one_of(verbs), dice, 4):
         crash()
         if node.start(line_of(verb, point), f"seed {dice.randrange(1 << 30)}"):
             node.plan()
@@ -334,8 +356,6 @@ def test_ended_between_the_stores_commit_and_the_logs_release_a_node_misses_noth
     for line in lines:
         assert hit(node, phase_segments, dice, line), line
         restart(node)
-    released = [call for call in node.calls() if call.name in ("rename", "unlink") and call.file.endswith(".wal")]
-    assert len(released) > len(lines)
 
 
 def test_a_disk_that_lies_about_syncs_is_noticed_by_these_tests(make_node):
@@ -357,6 +377,86 @@ def test_a_disk_that_lies_about_syncs_is_noticed_by_these_tests(make_node):
         finally:
             node.clean()
     pytest.fail("power was cut ten times, nothing had been synced, and nothing was missed")
+
+
+# ---- a snapshot on its way into a node ----
+
+
+class Pair:
+    """One that leads, and a learner on a failing disk, which falls behind and is sent snapshots."""
+
+    def __init__(self, make_node, dice):
+        flags = ["--log-kept", str(2 << 20), "--history", "1s", "--history-revisions", "1"]
+        self.dice, self.leader = dice, make_node(flags=flags)
+        assert self.leader.start(faults=False)
+        self.leader.add_writer()
+        self.leader.work([faults.small_steps(dice, {}, 8)])
+        self.learner = make_node(name="n2", flags=flags, extra=["--join", self.leader.address])
+        run([faults.keel.KEELCTL, "--mount", self.leader.mnt, "members", "add", "n2", self.learner.address])
+        assert self.learner.start()
+
+    def leave_behind(self):
+        """The learner is stopped, and what it would need of the log is let go."""
+        self.agree()
+        self.learner.stop()
+        last = int(self.leader.status()["last_index"])
+        for _ in range(6):
+            self.leader.work([faults.large_steps(self.dice, 3, 1)])
+            if int(self.leader.status()["first_index"]) > last + 1:
+                return
+        wait_for(lambda: int(self.leader.status()["first_index"]) > last + 1, what="a log that was let go")
+
+    def install(self, *plan):
+        """The learner starts, and comes to the leader's state, or ends over it. Its calls."""
+        since = len(self.learner.calls())
+        if self.learner.start(*plan):
+            wait_for(lambda: self.learner.is_over() or self.is_settled() and self.is_one_state(), what="installed, or over")
+        return self.learner.calls(since)
+
+    def is_settled(self):
+        return not [name for name in self.learner.files() if not faults.SETTLED.fullmatch(name)]
+
+    def is_one_state(self):
+        here, there = (node.status()["hash"].split(" at ") for node in (self.leader, self.learner))
+        assert here == there or here[1] != there[1], "states differ"
+        return here == there
+
+    def agree(self):
+        """Both are in the same state, and files are what they should be on both."""
+        wait_for(self.is_one_state, what="one state")
+        writer = self.leader.writers[0]
+        writer.check()
+        assert writer.hand(faults.look, os.path.join(self.learner.mnt, "w0")) == writer.hand(faults.look, writer.place)
+        self.learner.check()
+
+
+def is_of_installation(point):
+    return "snapshot" in point.file or "install" in point.file or "store" in point.file or point.file == "data" or point.name in ("exchange", "rmdir")
+
+
+@both
+def test_ended_at_any_call_of_an_installation_a_node_comes_to_the_same_state(make_node, verbs):
+    """Before the manifest has its name the snapshot has to come again: that is the next attempt. After it, the next start brings it to its end."""
+    dice = random.Random(f"{SEED} {verbs}")
+    pair = Pair(make_node, dice)
+    pair.leave_behind()
+    points = [point for point in points_of(pair.install()) if is_of_installation(point)]
+    named = points.index(("rename", "data/install.new", 1))
+    pair.leave_behind()
+    chosen, hits = some_of(points, one_of(verbs), dice, 4), 0
+    for verb, point in chosen:
+        calls = pair.install(line_of(verb, point), f"seed {dice.randrange(1 << 30)}")
+        hits += any(call.what == verb for call in calls)
+        if pair.learner.is_over():
+            pair.learner.check_log()
+            if points.index(point) < named:
+                continue
+            pair.install()
+        assert not pair.learner.is_over(), pair.learner.last_log()
+        pair.leave_behind()
+    pair.install()
+    pair.agree()
+    assert hits > 0.7 * len(chosen), f"{hits} of {len(chosen)} calls came about"
 
 
 # ---- errors ----
@@ -409,13 +509,12 @@ def full_at(node, phase, dice, point, calls):
     node.plan(f"full {point.number}-{point.number + calls - 1} {point.name if calls == 1 else ','.join(NEEDS_SPACE)} {point.file if calls == 1 else '*'}",
               "cut-at-end", f"seed {dice.randrange(1 << 30)}")
     phase(node, dice)
-    if node.is_over():
-        last = node.last_log().strip().splitlines()[-1]
-        assert "make space on" in last or "no space left" in last.lower(), last
-        restart(node)
-    else:
-        node.plan()
-        node.check()
+    node.plan("cut-at-end")
+    if node.goes_on():
+        return
+    last = node.last_log().strip().splitlines()[-1]
+    assert "make space on" in last or "no space left" in last.lower(), last
+    restart(node)
 
 
 @pytest.mark.parametrize("name", ["writes", "segments", "compaction", "defragmentation"])
@@ -423,7 +522,7 @@ def test_a_disk_that_is_full_at_any_call_costs_nothing_that_was_acknowledged(mak
     dice = random.Random(f"{SEED} {name}")
     node, phase = started(make_node), PHASES[name]
     points = [point for point in points_of(calls_of(node, phase, dice)) if point.name in NEEDS_SPACE]
-    for calls, point in some_of(points, (1, 6), dice, 4):
+    for calls, point in some_of(points, (1, 6), dice, 2):
         full_at(node, phase, dice, point, calls)
 
 
