@@ -15,6 +15,7 @@
 
 #include <lmdb.h>
 
+#include "bytes.h"
 #include "check.h"
 #include "err.h"
 #include "mvcc/kv.h"
@@ -466,10 +467,88 @@ static int allocate_lock_file(const char *dir)
     return rc;
 }
 
+/* ---- a meta page that was lost ---- */
+
+/* There are two, pages 0 and 1, and each commit writes the older one, less than a sector of it. If
+ * power fails in that, LMDB goes on from the other one, as of the commit before; but not if zeroes
+ * are left, which give no size of a page. */
+enum {
+    META_PAGES = 2,
+    META_FLAGS = 10, /* offsets of fields */
+    META_MAGIC = 16,
+    META_VERSION = 20,
+    META_WRITTEN = 32, /* from here on by each commit */
+    META_PAGE_SIZE = 40,
+    META_NUMBER = 144, /* of the commit */
+    META_END = 152,
+};
+
+static bool is_meta(const uint8_t *page, uint64_t number, uint64_t page_size)
+{
+    const uint16_t flag = 0x08;
+    const uint32_t magic = 0xbeefc0de, version = 1;
+
+    return get_le64(page) == number && get_le16(page + META_FLAGS) == flag &&
+           get_le32(page + META_MAGIC) == magic && get_le32(page + META_VERSION) == version &&
+           get_le32(page + META_PAGE_SIZE) == page_size;
+}
+
+static bool is_lost(const uint8_t *page)
+{
+    static const uint8_t zeroes[META_END];
+
+    return memcmp(page + META_WRITTEN, zeroes, META_END - META_WRITTEN) == 0;
+}
+
+/* What belongs in the place of the one that was lost, if one was: the other, as the older one. */
+static bool find_lost_meta(int fd, uint8_t ret_page[META_END], off_t *ret_at)
+{
+    const off_t page_size = sysconf(_SC_PAGESIZE); /* LMDB's choice for a new file */
+    uint8_t pages[META_PAGES][META_END];
+
+    for (uint64_t i = 0; i < META_PAGES; i++)
+        if (pread(fd, pages[i], META_END, (off_t)i * page_size) != META_END)
+            return false;
+    for (uint64_t i = 0; i < META_PAGES; i++) {
+        if (!is_lost(pages[i]) || !is_meta(pages[1 - i], 1 - i, (uint64_t)page_size))
+            continue;
+        memcpy(ret_page, pages[1 - i], META_END);
+        put_le64(ret_page, i);
+        put_le64(ret_page + META_NUMBER, 0);
+        *ret_at = (off_t)i * page_size;
+        return true;
+    }
+    return false;
+}
+
+/* Returns an errno; ret_lost: one was lost, and with `mend` it is there again. */
+static int look_for_lost_meta(const char *dir, bool mend, bool *ret_lost)
+{
+    uint8_t page[META_END];
+    off_t at;
+    int in = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = in < 0 ? -1 : openat(in, "data.mdb", (mend ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    int rc = 0;
+
+    *ret_lost = fd >= 0 && find_lost_meta(fd, page, &at);
+    if (*ret_lost && mend &&
+        (pwrite(fd, page, sizeof page, at) != sizeof page || fdatasync(fd) != 0))
+        rc = errno != 0 ? errno : EIO;
+    if (fd >= 0)
+        close(fd);
+    if (in >= 0)
+        close(in);
+    return rc;
+}
+
 static int open_env(struct kv_lmdb *lmdb, const char *dir, uint64_t map_bytes)
 {
     int dead;
+    bool lost;
     int rc = allocate_lock_file(dir);
+
+    if (rc == 0)
+        rc = look_for_lost_meta(dir, true, &lost);
 
     if (rc == 0)
         rc = mdb_env_create(&lmdb->env);
@@ -521,10 +600,20 @@ int kv_lmdb_open(const char *dir, uint64_t map_bytes, struct kv **ret_kv, char *
 
 int kv_lmdb_open_read_only(const char *dir, struct kv **ret_kv, char *ret_why, size_t why_size)
 {
-    struct kv_lmdb *lmdb = keel_calloc(1, sizeof *lmdb);
-    int rc = mdb_env_create(&lmdb->env), err = 0;
+    struct kv_lmdb *lmdb;
+    bool lost;
+    int rc = look_for_lost_meta(dir, false, &lost), err = 0;
 
+    if (lost) {
+        snprintf(ret_why, why_size,
+                 "the last commit to the store in %s was lost when power failed: a start of the "
+                 "node mends that",
+                 dir);
+        return KEEL_E_IO;
+    }
+    lmdb = keel_calloc(1, sizeof *lmdb);
     lmdb->kv.ops = &lmdb_ops;
+    rc = mdb_env_create(&lmdb->env);
     if (rc == 0)
         rc = mdb_env_set_maxdbs(lmdb->env, KV_TABLES);
     if (rc == 0)

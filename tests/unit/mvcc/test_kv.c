@@ -478,9 +478,65 @@ static void a_file_without_the_free_pages_at_its_end_is_whole(void **state)
     help_dir_remove(dir);
 }
 
+/* One meta page has the last commit, the other the one before. */
+static off_t older_meta(const char *file)
+{
+    uint64_t numbers[2];
+    int fd = open(file, O_RDONLY);
+
+    assert_true(fd >= 0);
+    for (off_t page = 0; page < 2; page++)
+        assert_int_equal(pread(fd, &numbers[page], 8, page * 4096 + 144), 8);
+    close(fd);
+    return numbers[0] < numbers[1] ? 0 : 4096;
+}
+
+static void zero(const char *file, off_t offset, size_t len)
+{
+    static const uint8_t zeroes[512];
+    int fd = open(file, O_WRONLY);
+
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, zeroes, len, offset), len);
+    close(fd);
+}
+
+/* A commit was under way: what it would have overwritten is the older meta page. */
+static void a_commit_of_which_zeroes_are_left_is_as_if_it_had_not_been(void **state)
+{
+    char dir[128], file[160], why[256];
+    struct keel_slice value;
+
+    (void)state;
+    help_dir_new(dir, sizeof dir);
+    snprintf(file, sizeof file, "%s/data.mdb", dir);
+    struct kv *kv = help_lmdb(dir);
+
+    for (int round = 0; round < 8; round++) {
+        put_one(kv, "key", (char[]){ (char)('0' + round), 0 });
+        kv->ops->close(kv);
+        zero(file, older_meta(file) + (round / 2 % 2 == 0 ? 32 : 0),
+             round / 2 % 2 == 0 ? 120 : 512);
+        assert_int_equal(kv_lmdb_open_read_only(dir, &kv, why, sizeof why), KEEL_E_IO);
+        assert_non_null(strstr(why, "when power failed"));
+        kv = help_lmdb(dir);
+        struct kv_read *read = kv->ops->read_begin(kv);
+
+        assert_int_equal(kv->ops->get(read, KV_META, keel_slice_str("key"), &value), 0);
+        assert_true(value.len == 1 && value.data[0] == '0' + round);
+        kv->ops->read_end(read);
+    }
+    kv->ops->close(kv);
+    zero(file, 0, 512);
+    zero(file, 4096, 512);
+    check_open_fails(dir, KEEL_E_CORRUPT, "damaged");
+    help_dir_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_commit_of_which_zeroes_are_left_is_as_if_it_had_not_been),
         cmocka_unit_test(a_file_without_the_free_pages_at_its_end_is_whole),
         cmocka_unit_test(lmdb_and_mem_hold_the_same_after_any_batches),
         cmocka_unit_test(a_reader_keeps_its_view_while_others_write),
