@@ -27,14 +27,14 @@ children = []
 
 
 def start(arguments, **options):
-    """A child that clean_up() ends if it is still there."""
+    """A child that end_children() ends if it is still there."""
     child = subprocess.Popen(arguments, text=True, stdout=subprocess.PIPE, **options)
     children.append(child)
     return child
 
 
 def finish(child, seconds):
-    """What the child printed. One that takes too long is left to clean_up(), after the mounts are gone: it may
+    """What the child printed. One that takes too long is left to end_children(), after the mounts are gone: it may
     hang in one of them, so that not even a kill ends it."""
     try:
         output, _ = child.communicate(timeout=seconds)
@@ -48,6 +48,15 @@ def finish(child, seconds):
 
 def run(*arguments, seconds=STEP_SECONDS, **options):
     return finish(start(list(arguments), **options), seconds)
+
+
+def stop(child, how):
+    child.send_signal(how)
+    try:
+        child.wait(timeout=STEP_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Trouble(f"{child.args[0]} does not end") from None
+    children.remove(child)
 
 
 def generate(command, *arguments, seconds):
@@ -94,6 +103,16 @@ def clean_up_undisturbed():
 
 def file_system(directory):
     return run("findmnt", "-n", "-o", "FSTYPE", "-T", directory).split()[-1]  # the last one covers the others
+
+
+def mounts_below(directory):
+    with open("/proc/self/mountinfo") as file:
+        return [line.split()[4] for line in file if line.split()[4].startswith(directory + "/")]
+
+
+def unmount_below(directory):
+    for mount in reversed(mounts_below(directory)):
+        subprocess.run(["umount", "-l", mount], check=False)
 
 
 def process_cpu_us(pid):

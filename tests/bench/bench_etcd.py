@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 
-from bench_common import STEP_SECONDS, Trouble
+from bench_common import STEP_SECONDS, Trouble, children, stop
 from bench_node import free_port, memory_of
 
 VALUE = base64.b64encode(b"v" * 256).decode()
@@ -81,6 +81,7 @@ class Server:
         begin = time.monotonic()
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        children.append(self.process)
         while not self.answers():
             if time.monotonic() > begin + STEP_SECONDS or self.process.poll() is not None:
                 raise Trouble(f"etcd in {self.directory} does not answer")
@@ -95,14 +96,12 @@ class Server:
             return False
 
     def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
-        self.process.wait(timeout=STEP_SECONDS)
+        stop(self.process, how)
         self.process = None
 
     def take_down(self):
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            self.stop(signal.SIGKILL)
 
     # ---- what it says and has ----
 

@@ -14,8 +14,8 @@ import tempfile
 import time
 
 from bench_common import (GENERATOR, ROOT, STEP_SECONDS, Trouble, about, add_common_options, check_machine, children,
-                          clean_up_undisturbed, end_children, finish, generate, positive, print_about, print_targets, process_cpu_us, run, say,
-                          start, targets_as_json, write_json)
+                          clean_up_undisturbed, end_children, finish, generate, mounts_below, positive, print_about, print_targets,
+                          process_cpu_us, run, say, start, targets_as_json, write_json)
 
 CLUSTER = os.path.join(ROOT, "tools", "cluster")
 
@@ -397,9 +397,7 @@ def clean_up(cluster, directory):
                 child.communicate(timeout=4 * STEP_SECONDS)
     done = subprocess.run([CLUSTER, "down", cluster.directory], check=False, stdin=subprocess.DEVNULL)
     end_children()
-    with open("/proc/self/mountinfo") as file:
-        mounted = f" {directory}/" in file.read()
-    if done.returncode == 0 and not mounted:
+    if done.returncode == 0 and not mounts_below(directory):
         shutil.rmtree(directory)
     else:
         say(f"the cluster could not be taken down: {directory} is left behind")

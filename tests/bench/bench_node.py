@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from bench_common import GENERATOR, STEP_SECONDS, Trouble, finish, start
+from bench_common import GENERATOR, STEP_SECONDS, Trouble, children, finish, start, stop, unmount_below
 
 FILL_CLIENTS = 100
 FILL_SECONDS = 1800
@@ -63,24 +63,18 @@ class Node:
         time.sleep(0.1)  # it is there, and would not be in the way
         begin_ns = time.monotonic_ns()
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
+        children.append(self.process)
         return (json.loads(finish(waiting, 2 * STEP_SECONDS))["at_ns"] - begin_ns) / 1e6
 
     def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
-        try:
-            self.process.wait(timeout=STEP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise Trouble(f"the node in {self.directory} does not end") from None
+        stop(self.process, how)
         self.process = None
 
     def take_down(self):
         """Whatever state it is in. The poker ends with its mount."""
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-        while subprocess.run(["umount", "-l", self.mount], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-            pass
+            self.stop(signal.SIGKILL)
+        unmount_below(self.directory)
 
     # ---- what it says and has ----
 

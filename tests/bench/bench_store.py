@@ -13,11 +13,13 @@ import tempfile
 import time
 
 import bench_etcd
-from bench_common import (Trouble, about, add_common_options, check_machine, clean_up_undisturbed, end_children, positive, print_about,
-                          print_targets, say, targets_as_json, write_json)
+from bench_common import (Trouble, about, add_common_options, check_machine, clean_up_undisturbed, end_children, file_system, mounts_below,
+                          positive, print_about, print_targets, say, targets_as_json, unmount_below, write_json)
 from bench_node import Load, Node, SerialWriter, fill, tail_of
 
 REVISION_KEYS = 1000
+NOISE = 2  # windows without any disturbance whose p99 differ by more say that the machine was not quiet
+MEMORY = "/dev/shm"
 SETTLE_SECONDS = 2  # after a start, before memory is looked at
 
 
@@ -32,8 +34,9 @@ class KeelBench:
     """Each part has a node of its own in `directory`, which is gone afterwards. `tails` has for each disturbance two lists of latencies:
     without it and with it."""
 
-    def __init__(self, directory, size):
+    def __init__(self, directory, memory, size):
         self.directory = directory
+        self.memory = memory  # a directory in memory
         self.size = size  # the arguments: how much is measured
         self.keys = {}
         self.revisions = {}
@@ -147,19 +150,15 @@ class KeelBench:
     def with_commits(self):
         """Two nodes have their logs on the disk. One has its store there too, the other's is in memory: that is what no commit on the
         disk is like. They take turns under the same load."""
-        memory = tempfile.mkdtemp(prefix="keel-bench-", dir="/dev/shm")
         windows = {"idle": [], "disturbed": []}
-        try:
-            with self.node("commits") as on_disk, self.node("no-commits", data=os.path.join(memory, "data")) as in_memory:
-                for number in range(self.size.rounds):
-                    say(f"keelfs: LMDB commits, round {number + 1} of {self.size.rounds}")
-                    for node, label in ((in_memory, "idle"), (on_disk, "disturbed")):
-                        with Load(node, "--clients", 8, "--rate", 1000), SerialWriter(node) as writer:
-                            with writer.during(label):
-                                time.sleep(self.size.seconds)
-                        windows[label] += writer.windows[label]
-        finally:
-            shutil.rmtree(memory)
+        with self.node("commits") as on_disk, self.node("no-commits", data=os.path.join(self.memory, "data")) as in_memory:
+            for number in range(self.size.rounds):
+                say(f"keelfs: LMDB commits, round {number + 1} of {self.size.rounds}")
+                for node, label in ((in_memory, "idle"), (on_disk, "disturbed")):
+                    with Load(node, "--clients", 8, "--rate", 1000), SerialWriter(node) as writer:
+                        with writer.during(label):
+                            time.sleep(self.size.seconds)
+                    windows[label] += writer.windows[label]
         self.tails["LMDB commits"] = windows
 
     def all(self):
@@ -242,6 +241,11 @@ TAIL_TARGETS = {
 }
 
 
+def spread_of(windows):
+    each = tail_of(windows)["windows_p99_us"]
+    return max(each) / min(each)
+
+
 def tail_ratio(windows):
     return tail_of(windows["disturbed"])["p99_us"] / tail_of(windows["idle"])["p99_us"]
 
@@ -305,6 +309,10 @@ def print_tails(keel, out):
             print(f"{name if label == 'disturbed' else '  without':<30}{tail['p50_us']:>7.0f}{tail['p99_us']:>8.0f}"
                   f"{tail['p999_us']:>8.0f}{tail['count']:>8}   {each}", file=out)
         print(f"{'  ratio of p99':<37}{tail_ratio(windows):>8.2f}", file=out)
+    unsteady = [name for name, windows in keel.tails.items() if spread_of(windows["idle"]) > NOISE]
+    if unsteady:
+        print(f"\nThe windows without differ by more than a factor of {NOISE}: something else used the machine, and the ratio is worth "
+              f"little: {', '.join(unsteady)}.", file=out)
 
 
 def report(keel, etcd, facts, out):
@@ -368,30 +376,34 @@ def etcd_version(arguments):
     return version, True
 
 
-def clean_up(directory):
+def clean_up(directory, memory):
+    """Also when a node was just being taken down."""
     clean_up_undisturbed()
     end_children()
-    with open("/proc/self/mountinfo") as file:
-        mounted = f" {directory}/" in file.read()
-    if mounted:
+    unmount_below(directory)
+    shutil.rmtree(memory)
+    if mounts_below(directory):
         say(f"a node could not be taken down: {directory} is left behind")
     else:
         shutil.rmtree(directory)
 
 
 def measure(arguments):
+    if not os.path.isdir(MEMORY) or file_system(MEMORY) != "tmpfs":
+        raise Trouble(f"{MEMORY} is not in memory")
     directory = os.path.realpath(tempfile.mkdtemp(prefix="keel-bench-", dir=arguments.dir))
+    memory = tempfile.mkdtemp(prefix="keel-bench-", dir=MEMORY)
     version, beside = etcd_version(arguments)
     try:
         facts = about(directory, etcd=version, **{name: getattr(arguments, name) for name in ("revisions", "rounds", "seconds", "flags")})
         say(version)
-        keel = KeelBench(directory, arguments)
+        keel = KeelBench(directory, memory, arguments)
         keel.all()
         etcd = EtcdBench(directory, arguments) if beside else None
         if beside:
             etcd.all()
     finally:
-        clean_up(directory)
+        clean_up(directory, memory)
     return keel, etcd, facts
 
 
