@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from keel import ROOT, run, wait_for
+from keel import ROOT, as_nobody, run, wait_for
 
 DIVERGE = os.path.join(os.environ.get("KEEL_BUILD", os.path.join(ROOT, "build")), "tests", "e2e", "diverge")
 STOPS = "its state is another one|state of this node is not that of the others"
@@ -29,6 +29,15 @@ def diverge(c, i):
     run([DIVERGE, os.path.join(c.dir, f"n{i}", "data", "store")])
     c.expected_log.append(STOPS)
     c.start(i)
+
+
+def with_another_state(make_cluster):
+    """A cluster, its follower that has another state, and the others."""
+    c = make_cluster()
+    wait_for(lambda: c.leader() is not None)
+    bad = c.followers()[0]
+    diverge(c, bad)
+    return c, bad, [i for i in c.nodes() if i != bad]
 
 
 def has_ended(c, i):
@@ -85,24 +94,15 @@ def test_only_root_checks(make_cluster):
     c = make_cluster(1)
     assert c.stat(1, "@keel/check").st_mode & 0o7777 == 0o400
 
-    def as_nobody(path):
-        os.setgid(65534)
-        os.setuid(65534)
-        return os.open(path, os.O_RDONLY)
-
     with pytest.raises(PermissionError):
-        c.call(1, as_nobody, "@keel/check")
+        c.call(1, as_nobody(lambda path: os.open(path, os.O_RDONLY)), "@keel/check")
     with pytest.raises(PermissionError):
         c.write(1, "@keel/check", "1", flags=0)
 
 
 @pytest.mark.sanitizer
 def test_a_follower_with_another_state_stops_and_is_named_everywhere(make_cluster):
-    c = make_cluster()
-    wait_for(lambda: c.leader() is not None)
-    bad = c.followers()[0]
-    good = [i for i in c.nodes() if i != bad]
-    diverge(c, bad)
+    c, bad, good = with_another_state(make_cluster)
     wait_for(lambda: "unknown" not in states(c, good[0]).values() or has_ended(c, bad), 20)
     wait_for(lambda: has_ended(c, bad), 20, "it stops")
     assert f"keelctl members remove n{bad}" in c.log(bad)
@@ -123,11 +123,7 @@ def test_a_follower_with_another_state_stops_and_is_named_everywhere(make_cluste
 
 
 def test_a_leader_with_another_state_stops_and_the_others_go_on(make_cluster):
-    c = make_cluster()
-    wait_for(lambda: c.leader() is not None)
-    bad = c.followers()[0]
-    good = [i for i in c.nodes() if i != bad]
-    diverge(c, bad)
+    c, bad, good = with_another_state(make_cluster)
     c.keelctl(good[0], "transfer", f"n{bad}", check=False)
     check_of_good = c.keelctl(good[0], "check", check=False)
     assert check_of_good.returncode in (1, 3)
@@ -139,11 +135,7 @@ def test_a_leader_with_another_state_stops_and_the_others_go_on(make_cluster):
 
 
 def test_it_is_found_without_being_asked(make_cluster):
-    c = make_cluster()
-    wait_for(lambda: c.leader() is not None)
-    bad = c.followers()[0]
-    good = [i for i in c.nodes() if i != bad]
-    diverge(c, bad)
+    c, bad, good = with_another_state(make_cluster)
 
     def written_and_ended():
         c.write(good[0], "f", "x")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from keel import BINARY, run, wait_for
+from keel import BINARY, as_nobody, run, wait_for
 
 SETTINGS = ["file_size", "quota", "txn_ops", "history_ms", "history_revisions", "level"]
 
@@ -25,15 +25,6 @@ def refused(code, c, i, name, text):
     with pytest.raises(OSError) as caught:
         tell(c, i, name, text)
     assert caught.value.errno == code, caught.value
-
-
-def as_nobody(function):
-    def call(path):
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        return function(path)
-    return call
 
 
 def test_the_files_of_root_are_closed_to_others(shared_cluster):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 import keel
-from keel import run, wait_for
+from keel import as_nobody, run, wait_for
 from load import Load
 from test_durability import kill_now, same_hash_everywhere
 
@@ -185,13 +185,8 @@ def test_the_file_takes_a_1_of_root_and_nothing_else(shared_node):
             c.write(1, "@keel/defrag", text, flags=0)
         assert caught.value.errno == errno.EINVAL, text
 
-    def as_nobody(path):
-        os.setgid(65534)
-        os.setuid(65534)
-        return os.open(path, os.O_WRONLY)
-
     with pytest.raises(PermissionError):
-        c.call(1, as_nobody, "@keel/defrag")
+        c.call(1, as_nobody(lambda path: os.open(path, os.O_WRONLY)), "@keel/defrag")
     done = number(c, 1, "defragmentations")
     c.write(1, "@keel/defrag", "1", flags=0)
     wait_for(lambda: is_done(c, 1, done + 1), 20)

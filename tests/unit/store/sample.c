@@ -267,3 +267,14 @@ uint64_t sample_meta(struct opened *o)
     kv_batch_free(batch);
     return hash;
 }
+
+void sample_say_all(struct kv *kv, struct keel_text *text)
+{
+    struct opened o;
+    char why[256] = "";
+
+    if (sample_open(kv, &o, why, sizeof why) != 0)
+        fail_msg("%s", why);
+    sample_say(&o, text);
+    sample_close(&o);
+}

@@ -31,6 +31,8 @@ void sample_close(struct opened *o);
 /* One line for each answer: every key at every revision that can be asked for, and by every one of
  * its records, with its content; the live directories' times; sessions, members, settings. */
 void sample_say(struct opened *o, struct keel_text *text);
+/* The same of a store that is not open, and must be sound. */
+void sample_say_all(struct kv *kv, struct keel_text *text);
 /* Line by line the same, but for those that are refused as damaged: they are counted. */
 bool sample_agrees(const struct keel_text *sound, const struct keel_text *said,
                    size_t *ret_damaged);

@@ -37,17 +37,6 @@ struct file {
 
 /* ---- the file ---- */
 
-static void say(struct kv *kv, struct keel_text *text)
-{
-    struct opened o;
-    char why[256] = "";
-
-    if (sample_open(kv, &o, why, sizeof why) != 0)
-        fail_msg("%s", why);
-    sample_say(&o, text);
-    sample_close(&o);
-}
-
 static void write_more(struct kv *kv)
 {
     struct opened o;
@@ -101,9 +90,9 @@ static int setup(void **state)
     struct kv *kv = help_lmdb(f->dir);
 
     assert_int_equal(kv_copy(sample, kv, not_asked, NULL), 0);
-    say(kv, &f->said_before);
+    sample_say_all(kv, &f->said_before);
     write_more(kv);
-    say(kv, &f->said);
+    sample_say_all(kv, &f->said);
     kv->ops->close(kv);
     sample->ops->close(sample);
     f->bytes = read_bytes(f->path);
