@@ -8,6 +8,7 @@
  * symlink, copy_file_range, sendfile, io_uring; msync, which LMDB has but for maps that it writes
  * to; and the calls that are done inside of libc, of which fclose and so on are the most. */
 #undef _FILE_OFFSET_BITS /* open and open64 are two symbols of one meaning */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "plan.h"
@@ -73,10 +75,49 @@ static _Noreturn void be_killed(void)
     die();
 }
 
+/* Every thread of it, or almost: one that waits for the disk stops when it has it. */
+static bool is_stopped(pid_t process)
+{
+    char path[PATH_MAX], line[512];
+    bool all = true;
+
+    snprintf(path, sizeof path, "/proc/%d/task", process);
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/stat", process, entry->d_name);
+        FILE *file = fopen(path, "r");
+        const char *state =
+            file != NULL && fgets(line, sizeof line, file) != NULL ? strrchr(line, ')') : NULL;
+
+        all = all && (state == NULL || strchr("TD", state[2]) != NULL);
+        if (file != NULL)
+            fclose(file);
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return all;
+}
+
+/* No thread may see what becomes of the files: so a child does it, while all of them are stopped.
+ */
 static _Noreturn void lose_power(void)
 {
+    const struct timespec pause = { .tv_nsec = 200000 };
+    pid_t process = getpid();
+
+    if (fork() != 0)
+        for (;;)
+            nanosleep(&pause, NULL);
+    kill(process, SIGSTOP);
+    while (!is_stopped(process))
+        nanosleep(&pause, NULL);
     unsynced_cut(plan_seed());
-    die();
+    kill(process, SIGKILL);
+    _exit(0);
 }
 
 static void before(enum plan_verb verb)

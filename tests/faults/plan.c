@@ -19,7 +19,7 @@ struct line {
 
 static struct {
     char path[PATH_MAX];
-    ino_t ino; /* of the plan that was read; 0: none */
+    struct stat read; /* of the one that was read; zeroes: none */
     struct line lines[LINES_MAX];
     size_t count;
     bool lies, cuts_at_end, full;
@@ -83,16 +83,23 @@ static void read_line(const char *text)
         dprintf(STDERR_FILENO, "keel-faults: fatal: not a line of a plan: %s", text);
 }
 
+/* A number may have been given to a new file since. */
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
 static void read_again(void)
 {
-    struct stat st = { 0 };
+    struct stat st;
     char text[512];
 
     if (stat(plan.path, &st) != 0)
-        st.st_ino = 0;
-    if (st.st_ino == plan.ino)
+        st = (struct stat){ 0 };
+    if (is_same(&st, &plan.read))
         return;
-    plan.ino = st.st_ino;
+    plan.read = st;
     plan.count = 0;
     plan.lies = plan.cuts_at_end = plan.full = false;
     FILE *in = fopen(plan.path, "r");

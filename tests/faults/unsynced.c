@@ -319,13 +319,22 @@ static bool is_directly_in(const char *path, const char *dir)
     return strlen(dir) == (size_t)(slash - path) && strncmp(path, dir, strlen(dir)) == 0;
 }
 
-void unsynced_sync_names(const char *dir, uint64_t last)
+/* A directory that is gone for good: what was in it is, too. */
+static void drop_names_in(const char *dir, uint64_t last)
 {
     for (struct name *next, *name = names; name != NULL; name = next) {
         next = name->next;
-        if (name->number <= last && is_directly_in(name->path, dir))
+        if (name->number < last && is_directly_in(name->path, dir))
             drop_name(name);
     }
+}
+
+void unsynced_sync_names(const char *dir, uint64_t last)
+{
+    for (const struct name *name = names; name != NULL; name = name->next)
+        if (name->op == OP_RMDIR && name->number <= last && is_directly_in(name->path, dir))
+            drop_names_in(name->path, name->number);
+    drop_names_in(dir, last + 1);
 }
 
 /* ---- the cut ---- */
@@ -388,13 +397,6 @@ static void land_sector(int fd, uint64_t offset, const uint8_t *bytes, size_t le
     }
 }
 
-static enum fate fate_of(const struct change *change, enum mood mood)
-{
-    enum fate fate = change->through == THROUGH ? FATE_KEEP : draw_fate(mood);
-
-    return change->through == THROUGH_CUT && fate == FATE_ZERO ? FATE_LOSE : fate;
-}
-
 static void land(struct unsynced_file *file, const struct change *change, enum mood mood)
 {
     if (change->is_size) {
@@ -408,7 +410,8 @@ static void land(struct unsynced_file *file, const struct change *change, enum m
 
         if (len > change->len - done)
             len = (size_t)(change->len - done);
-        land_sector(file->fd, offset, change->new_bytes + done, len, fate_of(change, mood),
+        land_sector(file->fd, offset, change->new_bytes + done, len,
+                    change->through == THROUGH ? FATE_KEEP : draw_fate(mood),
                     change->through == THROUGH_CUT);
         done += len;
     }
