@@ -123,7 +123,7 @@ def test_killed_during_it_a_node_has_all_that_was_acknowledged(make_cluster):
     put_files(c, "kept", 20)
     before = hashes(c, "kept")
     make_holes(c, 30)
-    with Load(c, ["append", "pwrite"]) as load:
+    with Load(c, ["append", "pwrite"], pause=0.02) as load:
         for moment, come in MOMENTS.items():
             load.wait_for_progress(20)
             inode = os.stat(store(c, 1, "store")).st_ino
