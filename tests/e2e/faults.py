@@ -11,10 +11,8 @@ import itertools
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
-import time
 
 import keel
 from hands import Hand
@@ -187,8 +185,11 @@ class Node:
         """All that was acknowledged is there, and nothing is left over."""
         for writer in self.writers:
             writer.check()
-        left = [name for name in self.files() if not SETTLED.fullmatch(name)]
-        assert not left, f"left over: {left}"
+        # A defragmentation may have begun by itself: for a moment.
+        wait_for(self.is_settled, what=f"nothing is left over: {self.files()}")
+
+    def is_settled(self):
+        return all(SETTLED.fullmatch(name) for name in self.files())
 
     def goes_on(self):
         """False: it is over, or about to be. Otherwise all is checked."""

@@ -8,14 +8,11 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 import faults
-from faults import Node, content, line_of, points_of, some_of
+from faults import Node, line_of, points_of, some_of
 from keel import run, wait_for
 
 SEED = 20
@@ -412,11 +409,8 @@ class Pair:
         """The learner starts, and comes to the leader's state, or ends over it. Its calls."""
         since = len(self.learner.calls())
         if self.learner.start(*plan):
-            wait_for(lambda: self.learner.is_over() or self.is_settled() and self.is_one_state(), what="installed, or over")
+            wait_for(lambda: self.learner.is_over() or self.learner.is_settled() and self.is_one_state(), what="installed, or over")
         return self.learner.calls(since)
-
-    def is_settled(self):
-        return not [name for name in self.learner.files() if not faults.SETTLED.fullmatch(name)]
 
     def is_one_state(self):
         here, there = (node.status()["hash"].split(" at ") for node in (self.leader, self.learner))
