@@ -32,8 +32,11 @@ def free(c, i):
 
 
 def put_files(c, directory, count):
-    """Of a megabyte each."""
+    """Of a megabyte each, and in the stores."""
     c.run(f"mkdir -p {directory}; for i in $(seq {count}); do head -c {MEGABYTE} /dev/urandom > {directory}/$i; done", 1, timeout=60)
+    index = number(c, 1, "applied_index")
+    for i in c.nodes():
+        wait_for(lambda i=i: number(c, i, "stored_index") >= index, 60, "stored")
 
 
 def make_holes(c, count):
