@@ -30,6 +30,8 @@
 #include "real.h"
 #include "unsynced.h"
 
+enum { SECTOR = 512 };
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char disk[PATH_MAX]; /* "": nothing is interposed */
 static bool in_use;         /* the first call has come: a process that makes none leaves no trace */
@@ -341,11 +343,11 @@ static size_t bytes_in(const struct iovec *iov, int count)
     return bytes;
 }
 
-/* A disk that fills up takes a part of a write, if it is a large one, and refuses the next. */
+/* A disk that fills up takes some sectors of a write, if it has several, and refuses the next. */
 static ssize_t write_in_part(struct unsynced_file *file, int fd, const struct iovec *iov,
                              off_t offset)
 {
-    struct iovec half = { iov[0].iov_base, iov[0].iov_len / 2 };
+    struct iovec half = { iov[0].iov_base, iov[0].iov_len / 2 / SECTOR * SECTOR };
 
     if (half.iov_len == 0 || plan_seed() % 2 == 0) {
         errno = ENOSPC;
