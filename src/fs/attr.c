@@ -67,11 +67,11 @@ int attr_of_node(struct fs *fs, struct fs_node *node, struct stat *ret_attr)
     if (node->view != NULL)
         return view_attr(fs, node, ret_attr);
     if (node->provisional) {
-        attr_of_record(&node->provisional_record, ret_attr);
+        attr_of_record(node->record, ret_attr);
         return 0;
     }
     if (node->orphan) {
-        attr_of_record(&node->orphan_record, ret_attr);
+        attr_of_record(node->record, ret_attr);
         ret_attr->st_nlink = 0;
         return 0;
     }

@@ -174,7 +174,7 @@ static void propose_create(struct fs_request *rq, struct fs_creation *creation,
                            fs_step step)
 {
     struct fs_handle *h = rq->commit.handle;
-    const struct mvcc_record *record = &creation->node->provisional_record;
+    const struct mvcc_record *record = creation->node->record;
     Keel__Command command = KEEL__COMMAND__INIT;
     Keel__Create create = KEEL__CREATE__INIT;
     struct terms t;

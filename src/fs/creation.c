@@ -62,7 +62,7 @@ struct fs_creation *creation_new(struct fs *fs, uint64_t parent, struct keel_sli
     fs->creation_count++;
     fs_node_ref(creation->node);
     creation->node->provisional = true;
-    creation->node->provisional_record = *record;
+    fs_node_set_record(creation->node, record);
     creation->node->creation = creation;
     arm_timer(fs);
     return creation;
@@ -80,6 +80,8 @@ static void creation_free(struct fs *fs, struct fs_creation *creation)
     keel_list_remove(&creation->link);
     fs->creation_count--;
     node->provisional = false;
+    if (!node->orphan)
+        fs_node_set_record(node, NULL);
     node->creation = NULL;
     free(creation);
     fs_node_unref(fs->nodes, node);
@@ -96,7 +98,7 @@ void creation_settled(struct fs *fs, struct fs_creation *creation, uint64_t ino)
 void creation_drop(struct fs *fs, struct fs_creation *creation)
 {
     if (creation->node->handles > 0)
-        orphan_make(fs, creation->node, &creation->node->provisional_record);
+        orphan_make(fs, creation->node, creation->node->record);
     creation_free(fs, creation);
 }
 
@@ -140,7 +142,7 @@ void creation_commit(struct fs *fs, struct fs_creation *creation)
     struct fs_request *rq = request_new(fs, NULL);
     Keel__Command command = KEEL__COMMAND__INIT;
     Keel__Create create = KEEL__CREATE__INIT;
-    const struct mvcc_record *record = &creation->node->provisional_record;
+    const struct mvcc_record *record = creation->node->record;
 
     keel_list_remove(&creation->link); /* the timer has nothing to do with it any more */
     request_use(rq, creation->node, false);

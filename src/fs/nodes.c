@@ -34,7 +34,20 @@ static void node_free(struct fs_nodes *nodes, struct fs_node *node)
     if (nodes->on_drop != NULL)
         nodes->on_drop(nodes->on_drop_arg, node);
     keel_buf_free(node->orphan_data);
+    free(node->record);
     free(node);
+}
+
+void fs_node_set_record(struct fs_node *node, const struct mvcc_record *record)
+{
+    struct mvcc_record *copy = NULL;
+
+    if (record != NULL) {
+        copy = keel_malloc(sizeof *copy);
+        *copy = *record;
+    }
+    free(node->record);
+    node->record = copy;
 }
 
 struct fs_nodes *fs_nodes_free(struct fs_nodes *nodes)

@@ -27,15 +27,14 @@ struct fs_node {
     uint32_t handles;  /* open handles */
     uint32_t busy;     /* deferred requests during which the kernel holds this inode's lock */
     bool marked;       /* an inotify or fanotify mark was seen on it at the last scan */
-    bool orphan;       /* its key is gone, but the kernel knows it still: */
-    struct mvcc_record orphan_record; /*   as it was when it went (xattrs slice empty) */
-    struct keel_buf
-        *orphan_data; /*   its content once it was written here; NULL: as in the record */
-    bool provisional; /* created here, not committed yet */
-    struct mvcc_record provisional_record;
-    struct fs_creation *creation;        /* provisional: where, and for which handle */
-    struct fs_view *view;                /* not NULL: a view node */
-    uint32_t refs;                       /* requests and tickets that hold the node in the table */
+    bool orphan;       /* its key is gone, but the kernel knows it still */
+    bool provisional;  /* created here, not committed yet */
+    struct mvcc_record *record;   /* orphan: as it was when it went (xattrs slice empty);
+                                     provisional: as it is to be; else NULL */
+    struct keel_buf *orphan_data; /* its content once it was written here; NULL: as in the record */
+    struct fs_creation *creation; /* provisional: where, and for which handle */
+    struct fs_view *view;         /* not NULL: a view node */
+    uint32_t refs;                /* requests and tickets that hold the node in the table */
     struct fs_node *next, *next_adopted; /* private: in the table's buckets */
 };
 
@@ -52,6 +51,9 @@ struct fs_node *fs_node_by_ino(struct fs_nodes *nodes,
 struct fs_node *fs_node_get(struct fs_nodes *nodes,
                             uint64_t nodeid); /* finds or makes it, ino = nodeid */
 void fs_node_adopt(struct fs_nodes *nodes, struct fs_node *node, uint64_t ino);
+
+/* Gives it a record of its own (copied; another one goes), or takes it away (NULL). */
+void fs_node_set_record(struct fs_node *node, const struct mvcc_record *record);
 
 /* Lookup counts; forget drops n, and the node when nothing holds it. Underflow is a bug (asserted).
  */

@@ -283,7 +283,7 @@ static void fill_set_attr(const struct fs_request *rq, Keel__SetAttr *set)
 
 static int set_attr_of_orphan(struct fs_request *rq, struct fs_node *node)
 {
-    struct mvcc_record *record = &node->orphan_record;
+    struct mvcc_record *record = node->record;
     int set = rq->to_set;
 
     if (set & FUSE_SET_ATTR_MODE)

@@ -25,7 +25,7 @@ int orphan_content(struct fs *fs, struct fs_node *node, struct keel_slice *ret_b
 {
     KEEL_ASSERT(node->orphan);
     if (node->orphan_data == NULL)
-        return content_of(fs, &node->orphan_record.content, ret_bytes);
+        return content_of(fs, &node->record->content, ret_bytes);
     *ret_bytes = keel_buf_slice(node->orphan_data);
     return 0;
 }
@@ -52,7 +52,7 @@ static int set_size(struct fs *fs, struct fs_node *node, uint64_t size)
     memset(data->data + kept, 0, (size_t)size - kept);
     keel_buf_free(node->orphan_data);
     node->orphan_data = data;
-    node->orphan_record.content.length = (uint32_t)size;
+    node->record->content.length = (uint32_t)size;
     fs->orphan_bytes = fs->orphan_bytes - had + size;
     return 0;
 }
@@ -61,18 +61,18 @@ void orphan_make(struct fs *fs, struct fs_node *node, const struct mvcc_record *
 {
     KEEL_ASSERT(!node->orphan);
     node->orphan = true;
-    node->orphan_record = *record;
-    node->orphan_record.xattrs = keel_slice_of(NULL, 0);
+    fs_node_set_record(node, record);
+    node->record->xattrs = keel_slice_of(NULL, 0);
     /* What is open is kept: its content may go with history. Without room for it, it is as long as
      * history is. */
-    if (node->handles > 0 && record->content.length > 0)
-        set_size(fs, node, record->content.length);
+    if (node->handles > 0 && node->record->content.length > 0)
+        set_size(fs, node, node->record->content.length);
 }
 
 /* In memory, at least this long, with the time of now. */
 static int make_writable(struct fs *fs, struct fs_node *node, uint64_t size)
 {
-    uint64_t length = node->orphan_record.content.length;
+    uint64_t length = node->record->content.length;
     struct timespec now;
     int err = 0;
 
@@ -81,7 +81,7 @@ static int make_writable(struct fs *fs, struct fs_node *node, uint64_t size)
     if (err != 0)
         return err;
     clock_gettime(CLOCK_REALTIME, &now);
-    node->orphan_record.mtime_ns = node->orphan_record.ctime_ns =
+    node->record->mtime_ns = node->record->ctime_ns =
         now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
     return 0;
 }
@@ -90,7 +90,7 @@ int orphan_write(struct fs *fs, struct fs_node *node, struct keel_slice piece, u
                  bool append)
 {
     if (append)
-        offset = node->orphan_record.content.length;
+        offset = node->record->content.length;
     if (offset > KEEL_FILE_SIZE_MAX || piece.len > KEEL_FILE_SIZE_MAX)
         return KEEL_E_FILETOOBIG;
     int err = make_writable(fs, node, offset + piece.len);
@@ -102,14 +102,14 @@ int orphan_write(struct fs *fs, struct fs_node *node, struct keel_slice piece, u
 
 int orphan_resize(struct fs *fs, struct fs_node *node, uint64_t size, bool grow_only)
 {
-    if (grow_only && size <= node->orphan_record.content.length)
+    if (grow_only && size <= node->record->content.length)
         return 0;
     return set_size(fs, node, size);
 }
 
 int orphan_zero(struct fs *fs, struct fs_node *node, uint64_t from, uint64_t to)
 {
-    uint64_t length = node->orphan_record.content.length;
+    uint64_t length = node->record->content.length;
     int err = make_writable(fs, node, 0);
 
     if (to > length)
@@ -125,6 +125,7 @@ void orphan_closed(struct fs *fs, struct fs_node *node)
     if (node->orphan_data == NULL)
         return; /* it can still be read as it was */
     node->orphan = false;
+    fs_node_set_record(node, NULL);
     fs->orphan_bytes -= node->orphan_data->len;
     node->orphan_data = keel_buf_free(node->orphan_data);
 }
