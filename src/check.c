@@ -1,13 +1,25 @@
 /* The ends of a process that lost trust in itself, and allocation that does not fail. */
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
+/* What one thread has found is often met by another a moment later: the first has the word. */
+static void speak_first(void)
+{
+    static atomic_flag spoken = ATOMIC_FLAG_INIT;
+
+    while (atomic_flag_test_and_set(&spoken))
+        pause();
+}
+
 _Noreturn void keel_assert_failed(const char *cond, const char *file, int line)
 {
+    speak_first();
     fprintf(stderr, "keelfs: assertion failed: %s (%s:%d)\n", cond, file, line);
     abort();
 }
@@ -16,6 +28,7 @@ _Noreturn void keel_fatal(const char *fmt, ...)
 {
     va_list args;
 
+    speak_first();
     fputs("keelfs: fatal: ", stderr);
     va_start(args, fmt);
     vfprintf(stderr, fmt, args);
