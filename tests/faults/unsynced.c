@@ -462,11 +462,13 @@ static void remove_tree(const char *path, int depth)
         real_unlinkat(AT_FDCWD, path, 0);
         return;
     }
-    while ((entry = readdir(dir)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-            remove_tree(inner, depth - 1);
-        }
+    while ((entry = readdir(dir)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if ((size_t)snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name) >= sizeof inner)
+            die("remove", path);
+        remove_tree(inner, depth - 1);
+    }
     closedir(dir);
     if (real_unlinkat(AT_FDCWD, path, AT_REMOVEDIR) != 0)
         die("remove", path);
