@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "check.h"
 
@@ -14,7 +13,7 @@ static void speak_first(void)
     static atomic_flag spoken = ATOMIC_FLAG_INIT;
 
     while (atomic_flag_test_and_set(&spoken))
-        pause();
+        continue; /* the process ends in a moment */
 }
 
 _Noreturn void keel_assert_failed(const char *cond, const char *file, int line)
