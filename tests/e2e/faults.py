@@ -26,14 +26,15 @@ FLAGS = ["--log-kept", str(2 << 20), "--history", "1s", "--history-revisions", "
 # What a data directory may hold when nothing is under way.
 SETTLED = re.compile(r"identity|store|store/(data|lock)\.mdb|wal|wal/[0-9a-f]{16}\.wal")
 ALL = os.environ.get("KEEL_FAULTS_ALL") == "1"
-_addresses = itertools.count(1)
+_addresses = itertools.count()
 
 Call = collections.namedtuple("Call", "number name file bytes what")
 
 
 def new_address():
     """On the loopback, of this process's own."""
-    return f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{next(_addresses)}:7431"
+    number = next(_addresses)
+    return f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{number % 250 + 1}:{7431 + number // 250}"
 
 
 def environment(own, disk):
