@@ -41,6 +41,7 @@ class KeelBench:
         self.keys = {}
         self.revisions = {}
         self.tails = {}
+        self.grown = {}  # by how many bytes the log has become larger meanwhile
 
     @contextlib.contextmanager
     def node(self, name, **where):
@@ -125,16 +126,10 @@ class KeelBench:
     def with_segments(self):
         """A young log fills its segments with zeroes ahead; one that has grown to what is kept uses old ones again."""
         with self.node("segments") as node:
-            filled, grown = self.written_beside(node, "segments filled ahead")
-            if grown == 0:
-                raise Trouble("the log has not grown while its segments should have been filled ahead")
+            self.written_beside(node, "segments filled ahead")
             while not node.uses_segments_again():
                 node.log_more()
-            again, grown = self.written_beside(node, "segments used again")
-            if grown > 0:
-                raise Trouble("the log has grown while its segments should have been used again")
-            self.tails["segments filled ahead"] = filled
-            self.tails["segments used again"] = again
+            self.written_beside(node, "segments used again")
 
     def written_beside(self, node, name):
         before = node.log_bytes()
@@ -145,7 +140,8 @@ class KeelBench:
                     time.sleep(self.size.seconds)
                 with Load(node, "--clients", 4, "--size", 65536, "--rate", 160), writer.during("disturbed"):
                     time.sleep(self.size.seconds)
-        return writer.windows, node.log_bytes() - before
+        self.tails[name] = writer.windows
+        self.grown[name] = node.log_bytes() - before
 
     def with_commits(self):
         """Two nodes have their logs on the disk. One has its store there too, the other's is in memory: that is what no commit on the
@@ -309,6 +305,8 @@ def print_tails(keel, out):
             print(f"{name if label == 'disturbed' else '  without':<30}{tail['p50_us']:>7.0f}{tail['p99_us']:>8.0f}"
                   f"{tail['p999_us']:>8.0f}{tail['count']:>8}   {each}", file=out)
         print(f"{'  ratio of p99':<37}{tail_ratio(windows):>8.2f}", file=out)
+        if name in keel.grown:
+            print(f"{'  filled with zeroes, MiB':<37}{mib(keel.grown[name]):>8}", file=out)
     unsteady = [name for name, windows in keel.tails.items() if spread_of(windows["idle"]) > NOISE]
     if unsteady:
         print(f"\nThe windows without differ by more than a factor of {NOISE}: something else used the machine, and the ratio is worth "
@@ -331,7 +329,7 @@ def as_json(keel, etcd, facts):
     tails = {name: {label: tail_of(windows[label]) for label in windows} for name, windows in keel.tails.items()}
     return {
         "about": facts,
-        "keelfs": {"keys": keel.keys, "revisions": keel.revisions, "tails": tails},
+        "keelfs": {"keys": keel.keys, "revisions": keel.revisions, "tails": tails, "filled_bytes": keel.grown},
         "etcd": {"keys": etcd.keys, "revisions": etcd.revisions} if etcd is not None else None,
         "targets": targets_as_json(targets(keel, etcd)),
     }
@@ -348,7 +346,7 @@ def read_arguments(words):
     parser = argparse.ArgumentParser(
         prog="tools/bench store", description=__doc__,
         epilog="KEEL_BUILD=DIR measures the build in another directory. Debian's package with etcd is called etcd-server.")
-    parser.add_argument("--quick", action="store_true", help="as --keys 100000 --revisions 100000 --rounds 3 --seconds 1.5")
+    parser.add_argument("--quick", action="store_true", help="as --keys 100000 --revisions 200000 --rounds 3 --seconds 1.5")
     parser.add_argument("--keys", metavar="N[,N...]", type=list_of(positive(int, 100, 10_000_000)),
                         help="how many there are, one number after the other (100000,1000000)")
     parser.add_argument("--revisions", metavar="N", type=positive(int, 10_000, 10_000_000), help="to be compacted (1000000)")
@@ -360,7 +358,7 @@ def read_arguments(words):
     arguments = parser.parse_args(words)
     arguments.keys = arguments.keys or ([100_000] if arguments.quick else [100_000, 1_000_000])
     arguments.keys.sort()
-    arguments.revisions = arguments.revisions or (100_000 if arguments.quick else 1_000_000)
+    arguments.revisions = arguments.revisions or (200_000 if arguments.quick else 1_000_000)
     arguments.rounds = arguments.rounds or (3 if arguments.quick else 5)
     arguments.seconds = arguments.seconds or (1.5 if arguments.quick else 3.0)
     return arguments
