@@ -7,8 +7,7 @@
  *     samples         10:00 r 100,  10:02 r 4000,  …  11:00 r 90,000
  *     at 11:01        an hour ago it was 100; 10,000 before now is 80,000: compact at 100
  *
- * What the point has made garbage leaves in steps, one at a time, each a small command among the
- * others. */
+ * What the point has made garbage leaves in steps, each a small command among the others. */
 #include "check.h"
 #include "replica_internal.h"
 
@@ -82,16 +81,31 @@ static Keel__Command compact_command(Keel__Compact *compact, uint64_t revision)
     return head;
 }
 
-static void propose_step(struct replica *r, uint64_t now)
+static bool propose_step(struct replica *r, uint64_t now)
 {
+    struct history *h = &r->history;
     Keel__Command head = KEEL__COMMAND__INIT;
     Keel__CompactStep step = KEEL__COMPACT_STEP__INIT;
 
     step.budget = STEP_BUDGET;
     head.op_case = KEEL__COMMAND__OP_COMPACT_STEP;
     head.compact_step = &step;
-    if (requests_send_bare(r, now, &head) == 0)
-        r->history.step_index = raft_last_index(r->raft);
+    if (requests_send_bare(r, now, &head) != 0)
+        return false;
+    h->steps[h->next_step] = raft_last_index(r->raft);
+    h->next_step = (h->next_step + 1) % STEPS_OUT_MAX;
+    return true;
+}
+
+/* Not applied yet, and still in the log: it may have been lost with a leader. */
+static size_t steps_out(const struct replica *r)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < STEPS_OUT_MAX; i++)
+        count += r->history.steps[i] > mvcc_applied_index(r->mvcc) &&
+                 r->history.steps[i] <= raft_last_index(r->raft);
+    return count;
 }
 
 /* Is something to go, for the point or for the quota? */
@@ -121,10 +135,8 @@ void history_duties(struct replica *r, uint64_t now)
         h->asked_us = now;
         requests_send_bare(r, now, &head);
     }
-    /* Waiting for the one before, which may have been lost with a leader. */
-    if (has_work(r) &&
-        (mvcc_applied_index(r->mvcc) >= h->step_index || raft_last_index(r->raft) < h->step_index))
-        propose_step(r, now);
+    while (has_work(r) && steps_out(r) < STEPS_OUT_MAX && propose_step(r, now))
+        continue;
 }
 
 void replica_compact(struct replica *r, struct replica_call *call, uint64_t revision)
