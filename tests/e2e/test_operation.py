@@ -296,8 +296,8 @@ def test_a_member_that_lost_its_data_is_refused_and_the_cluster_goes_on(make_clu
         load.wait_for_progress(10)
     assert load.errors() == set()
     load.check(others)
-    for i in others:
-        assert f"n{lost} has lost its data" in c.log(i)
+    # It stops at the first refusal: not everybody need have been asked.
+    assert any(f"n{lost} has lost its data" in c.log(i) for i in others)
     # What it had before is still good.
     shutil.rmtree(data)
     os.rename(data + ".gone", data)
