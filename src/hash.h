@@ -2,6 +2,7 @@
 #ifndef KEEL_HASH_H
 #define KEEL_HASH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "buf.h"
@@ -13,6 +14,11 @@ struct keel_hash128 {
 uint64_t keel_hash64(struct keel_slice bytes);
 uint64_t keel_hash64_seed(struct keel_slice bytes, uint64_t seed);
 struct keel_hash128 keel_hash128_of(struct keel_slice bytes);
+
+static inline bool keel_hash128_equal(struct keel_hash128 a, struct keel_hash128 b)
+{
+    return a.low == b.low && a.high == b.high;
+}
 
 /* Sum and difference modulo 2^128. */
 static inline struct keel_hash128 keel_hash128_add(struct keel_hash128 a, struct keel_hash128 b)

@@ -73,17 +73,12 @@ static const struct keel_hash128 *said_by(const struct check *c, uint64_t id)
     return NULL;
 }
 
-static bool is_same(struct keel_hash128 a, struct keel_hash128 b)
-{
-    return a.low == b.low && a.high == b.high;
-}
-
 static void note_digest(struct replica *r, struct check *c, uint64_t id, struct keel_hash128 digest)
 {
     if (c == NULL || said_by(c, id) != NULL || c->count == KEEL_ARRAY_LEN(c->said))
         return;
     c->said[c->count++] = (struct said_digest){ id, digest };
-    if (!is_same(digest, c->said[0].digest))
+    if (!keel_hash128_equal(digest, c->said[0].digest))
         r->checks.differ = true;
 }
 
@@ -124,7 +119,7 @@ static bool has_opinion(const void *arg, uint64_t id)
     const struct opinion *o = arg;
     const struct keel_hash128 *said = said_by(o->check, id);
 
-    return said != NULL && is_same(*said, o->digest);
+    return said != NULL && keel_hash128_equal(*said, o->digest);
 }
 
 /* What a majority of the voters says, of both sets of them while the configuration is joint. */
@@ -154,7 +149,8 @@ static size_t find_corrupt(const struct replica *r, const struct check *c,
     for (size_t i = 0; i < c->count; i++) {
         const struct apply_member *member = replica_member(r, c->said[i].id);
 
-        if (member != NULL && member->corrupt_index == 0 && !is_same(c->said[i].digest, majority))
+        if (member != NULL && member->corrupt_index == 0 &&
+            !keel_hash128_equal(c->said[i].digest, majority))
             ret_ids[count++] = member->id;
     }
     return count;
@@ -240,7 +236,7 @@ static uint64_t same_before(const struct replica *r, uint64_t index)
         struct keel_hash128 majority;
 
         if (own != NULL && c->index < index && c->index > latest && majority_of(r, c, &majority) &&
-            is_same(*own, majority))
+            keel_hash128_equal(*own, majority))
             latest = c->index;
     }
     return latest;
@@ -313,8 +309,8 @@ void replica_check_report(const struct replica *r, struct replica_check_report *
         if (said == NULL)
             continue;
         m->digest = *said;
-        m->differs =
-            ret_report->agreed ? !is_same(*said, majority) : !is_same(*said, c->said[0].digest);
+        m->differs = ret_report->agreed ? !keel_hash128_equal(*said, majority)
+                                        : !keel_hash128_equal(*said, c->said[0].digest);
         ret_report->differ |= m->differs;
     }
 }

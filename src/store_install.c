@@ -261,7 +261,7 @@ static int check_store(struct kv *kv, const struct manifest *manifest, bool may_
     struct keel_hash128 hash = mvcc_state_hash(m);
     uint64_t index = mvcc_applied_index(m), term = mvcc_applied_term(m);
     bool same = index == manifest->index && term == manifest->term &&
-                hash.low == manifest->hash.low && hash.high == manifest->hash.high;
+                keel_hash128_equal(hash, manifest->hash);
 
     mvcc_close(m);
     if (same || (may_have_gone_on && index > manifest->index))

@@ -313,7 +313,7 @@ static int check_sums(struct scan *s)
                        (unsigned long long)s->presumed);
     if (m->index.root->ino != MVCC_ROOT_INO)
         return damaged(s, "there is no root");
-    if (s->hash.low != m->hash.low || s->hash.high != m->hash.high) {
+    if (!keel_hash128_equal(s->hash, m->hash)) {
         snprintf(s->why, s->why_size,
                  "the store is damaged: state hash %016llx%016llx, stored %016llx%016llx",
                  (unsigned long long)s->hash.high, (unsigned long long)s->hash.low,

@@ -489,8 +489,8 @@ static int check_meta(struct snapshot_reader *r, struct keel_slice key, struct k
     r->has_state = true;
     if (store_state_decode(value, &state) != 0 || state.applied_index != info->index ||
         state.applied_term != info->term || state.revision != info->revision ||
-        state.compact_revision != info->compact_revision || state.hash.low != info->hash.low ||
-        state.hash.high != info->hash.high)
+        state.compact_revision != info->compact_revision ||
+        !keel_hash128_equal(state.hash, info->hash))
         return damaged(r, "the store's state is not the header's");
     return 0;
 }
@@ -568,7 +568,7 @@ static int check_sums(struct snapshot_reader *r, struct keel_slice trailer)
         return damaged(r, "there are not as many entries as the trailer counts");
     if (get_le64(trailer.data + COUNTS_LEN) != r->position)
         return damaged(r, "it has not the length that the trailer says");
-    if (r->hash.low != r->info.hash.low || r->hash.high != r->info.hash.high)
+    if (!keel_hash128_equal(r->hash, r->info.hash))
         return damaged(r, "its records do not have the header's state hash");
     if (!r->has_format || !r->has_state)
         return damaged(r, "the store's state is missing");

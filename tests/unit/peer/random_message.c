@@ -298,8 +298,7 @@ bool messages_equal(const struct keel_message *a, const struct keel_message *b)
     if (a->raft != NULL && !raft_equal(a->raft, b->raft))
         return false;
     if (!changes_equal(a, b) || !snapshots_equal(a, b) || a->err != b->err ||
-        a->index != b->index || a->to != b->to || a->digest.low != b->digest.low ||
-        a->digest.high != b->digest.high)
+        a->index != b->index || a->to != b->to || !keel_hash128_equal(a->digest, b->digest))
         return false;
     return a->number == b->number && a->session == b->session && a->deadline_us == b->deadline_us &&
            a->term == b->term && a->sent_us == b->sent_us && a->lease_count == b->lease_count &&

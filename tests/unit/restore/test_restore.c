@@ -158,7 +158,7 @@ static void assert_hash(const struct node *n, struct keel_hash128 hash)
 {
     struct keel_hash128 got = mvcc_state_hash(n->mvcc);
 
-    assert_true(got.low == hash.low && got.high == hash.high);
+    assert_true(keel_hash128_equal(got, hash));
 }
 
 static struct identity load_identity(const char *dir)
