@@ -55,9 +55,6 @@ struct keel_env_ops {
     /* The whole state has been replaced by a snapshot's, and what is different has been told by
      * `changed`. */
     void (*reloaded)(struct keel_env *env);
-    /* This node's state cannot be trusted (the line says why): it ends, and answers nothing any
-     * more. Need not return. */
-    void (*corrupt)(struct keel_env *env, const char *line);
     /* One line for the log (leadership, sessions): the replica itself writes none. */
     void (*note)(struct keel_env *env, const char *line);
 };

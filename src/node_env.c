@@ -399,12 +399,6 @@ static void env_reloaded(struct keel_env *env)
         fs_reloaded(node_of(env)->fs);
 }
 
-static void env_corrupt(struct keel_env *env, const char *line)
-{
-    (void)env;
-    keel_fatal("%s", line);
-}
-
 static void env_note(struct keel_env *env, const char *line)
 {
     (void)env;
@@ -429,7 +423,6 @@ const struct keel_env_ops node_env_ops = {
     .lease_lost = env_lease_lost,
     .members_changed = env_members_changed,
     .reloaded = env_reloaded,
-    .corrupt = env_corrupt,
     .note = env_note,
 };
 

@@ -58,6 +58,7 @@ struct replica *replica_new(struct keel_env *env, struct apply *apply,
     checks_init(r);
     r->raft = make_raft(r, r->started_us);
     members_connected(r, options->raft.id, options->incarnation);
+    checks_members_changed(r);
     return r;
 }
 
@@ -316,8 +317,10 @@ static void take_outcome(struct replica *r, const struct apply_outcome *outcome)
         leases_on_revoked(r, outcome->revoked);
     if (outcome->config_changed)
         members_configured(r);
-    if (outcome->members_changed)
+    if (outcome->members_changed) {
+        checks_members_changed(r);
         r->env->ops->members_changed(r->env);
+    }
     if (outcome->expired_session != 0 && outcome->expired_session == r->session)
         requests_session_ended(r);
     if (outcome->opened_session && outcome->node == r->options.raft.id) {
@@ -357,13 +360,12 @@ static bool pump_apply(struct replica *r)
     uint64_t index = mvcc_applied_index(r->mvcc);
     bool any = false;
 
-    while (!checks_stops(r) && index < raft_commit_index(r->raft) &&
+    while (index < raft_commit_index(r->raft) &&
            mvcc_pending_bytes(r->mvcc) < r->options.pending_limit_bytes) {
         apply_next(r, ++index);
         any = true;
     }
-    if (!r->corrupt)
-        requests_on_applied(r);
+    requests_on_applied(r);
     return any;
 }
 
@@ -400,13 +402,11 @@ void replica_pump(struct replica *r)
 {
     KEEL_ASSERT(!r->pumping);
     r->pumping = true;
-    if (r->reloaded && !checks_stops(r))
+    if (r->reloaded)
         requests_reloaded(r, now_of(r));
     for (bool more = true; more;) {
         follow_leader(r);
         more = pump_apply(r);
-        if (checks_stops(r))
-            break;
         leases_follow_role(r, now_of(r));
         leases_duties(r, now_of(r));
         history_duties(r, now_of(r));
@@ -415,8 +415,7 @@ void replica_pump(struct replica *r)
         more |= requests_pump(r, now_of(r));
         more |= pump_raft(r); /* last: whatever the others have proposed leaves now */
     }
-    if (!r->corrupt)
-        checkpoint(r, now_of(r));
+    checkpoint(r, now_of(r));
     mvcc_read_end(r->mvcc);
     r->pumping = false;
 }

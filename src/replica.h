@@ -156,7 +156,7 @@ void replica_transfer_to(struct replica *r, struct replica_call *call, uint64_t 
 
 /* Compares the state of all members, as of a new entry of the log. done: 0 once everybody has
  * answered who is connected, or two seconds later: replica_check_report tells what came of it. A
- * node that is found to have another state than the majority stops (env.corrupt). */
+ * node that is found to have another state than the majority ends. */
 void replica_check(struct replica *r, struct replica_call *call);
 
 struct replica_checked_member {

@@ -9,7 +9,6 @@
  * The log puts all digests of a check at the same index, and so at the same compaction point. While
  * no majority agrees nobody can be judged: that is only told. */
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "check.h"
 #include "raft/quorum.h"
@@ -242,22 +241,17 @@ static uint64_t same_before(const struct replica *r, uint64_t index)
     return latest;
 }
 
-bool checks_stops(struct replica *r)
+void checks_members_changed(const struct replica *r)
 {
     const struct apply_member *self = replica_member(r, r->options.raft.id);
-    char line[512];
 
-    if (r->corrupt || self == NULL || self->corrupt_index == 0)
-        return r->corrupt;
-    r->corrupt = true;
-    snprintf(line, sizeof line,
-             "the state of this node is not that of the others: it became another one behind log "
-             "index %" PRIu64 ", and the check at %" PRIu64 " found it. Nothing here is to be "
-             "trusted any more, so it stops. Keep a copy of its data directory, remove it (keelctl "
-             "members remove %s), and add it again with an empty one",
-             same_before(r, self->corrupt_index), self->corrupt_index, self->name);
-    r->env->ops->corrupt(r->env, line);
-    return true;
+    if (self == NULL || self->corrupt_index == 0)
+        return;
+    keel_fatal("the state of this node is not that of the others: it became another one behind log "
+               "index %" PRIu64 ", and the check at %" PRIu64 " found it. Nothing here is to be "
+               "trusted any more, so it stops. Keep a copy of its data directory, remove it "
+               "(keelctl members remove %s), and add it again with an empty one",
+               same_before(r, self->corrupt_index), self->corrupt_index, self->name);
 }
 
 /* ---- being asked ---- */

@@ -170,7 +170,6 @@ struct replica {
 
     struct history history;
     struct checks checks;
-    bool corrupt; /* this node: it does nothing any more */
 
     struct keel_link keepers;
     uint64_t duty_us;         /* last attempt of the leader's duties */
@@ -282,8 +281,9 @@ void checks_wait(struct replica *r, struct replica_call *call, uint64_t now);
 bool checks_complete(const struct replica *r);
 void checks_pump(struct replica *r, uint64_t now);
 uint64_t checks_deadline(const struct replica *r);
-/* Is this node one whose state is not that of the others? The environment is told once. */
-bool checks_stops(struct replica *r);
+/* The members are others, or marked: if this node is one whose state is not that of the others, the
+ * process ends. */
+void checks_members_changed(const struct replica *r);
 
 /* ---- replica_members.c ---- */
 

@@ -388,6 +388,7 @@ static void reload(struct replica *r, struct kv *kv)
     r->reloaded = true; /* whoever waits is answered in the pump */
     leases_reloaded(r);
     members_configured(r);
+    checks_members_changed(r);
     r->env->ops->reloaded(r->env);
     r->env->ops->members_changed(r->env);
 }

@@ -106,14 +106,6 @@ static void env_reloaded(struct keel_env *env)
     env_members_changed(env);
 }
 
-/* Nothing here makes one differ. */
-static void env_corrupt(struct keel_env *env, const char *line)
-{
-    struct sim_node *node = node_of(env);
-
-    check_fail(node->sim, "n%u: %s", node->slot, line);
-}
-
 static void env_note(struct keel_env *env, const char *line)
 {
     struct sim_node *node = node_of(env);
@@ -139,7 +131,6 @@ static const struct keel_env_ops sim_env_ops = {
     .lease_lost = env_lease_lost,
     .members_changed = env_members_changed,
     .reloaded = env_reloaded,
-    .corrupt = env_corrupt,
     .note = env_note,
 };
 
