@@ -247,27 +247,29 @@ void request_propose(struct fs_request *rq, Keel__Command *command, struct keel_
     wait(rq, step);
 }
 
-void request_change_members(struct fs_request *rq, const struct keel_member_change *changes,
-                            size_t count, fs_step step)
+/* False: it may not wait, and has been told so. */
+static bool may_ask(struct fs_request *rq, fs_step step)
 {
     int err = may_wait(rq);
 
-    if (err != 0) {
+    if (err != 0)
         step(rq, err, NULL);
+    return err == 0;
+}
+
+void request_change_members(struct fs_request *rq, const struct keel_member_change *changes,
+                            size_t count, fs_step step)
+{
+    if (!may_ask(rq, step))
         return;
-    }
     replica_change_members(rq->fs->replica, &rq->call, changes, count);
     wait(rq, step);
 }
 
 void request_transfer(struct fs_request *rq, uint64_t to, fs_step step)
 {
-    int err = may_wait(rq);
-
-    if (err != 0) {
-        step(rq, err, NULL);
+    if (!may_ask(rq, step))
         return;
-    }
     replica_transfer_to(rq->fs->replica, &rq->call, to);
     wait(rq, step);
 }
@@ -275,36 +277,24 @@ void request_transfer(struct fs_request *rq, uint64_t to, fs_step step)
 void request_change_settings(struct fs_request *rq, const struct apply_settings *changes,
                              fs_step step)
 {
-    int err = may_wait(rq);
-
-    if (err != 0) {
-        step(rq, err, NULL);
+    if (!may_ask(rq, step))
         return;
-    }
     replica_change_settings(rq->fs->replica, &rq->call, changes);
     wait(rq, step);
 }
 
 void request_compact(struct fs_request *rq, uint64_t revision, fs_step step)
 {
-    int err = may_wait(rq);
-
-    if (err != 0) {
-        step(rq, err, NULL);
+    if (!may_ask(rq, step))
         return;
-    }
     replica_compact(rq->fs->replica, &rq->call, revision);
     wait(rq, step);
 }
 
 void request_check(struct fs_request *rq, fs_step step)
 {
-    int err = may_wait(rq);
-
-    if (err != 0) {
-        step(rq, err, NULL);
+    if (!may_ask(rq, step))
         return;
-    }
     replica_check(rq->fs->replica, &rq->call);
     wait(rq, step);
 }
