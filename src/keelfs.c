@@ -231,8 +231,10 @@ static bool set_option(struct settings *s, int id, const char *name, const char 
         return true;
     if (!s->from_file)
         s->given |= 1ul << id;
-    if (text_option(s, id) != NULL) {
-        *text_option(s, id) = text;
+    const char **place = text_option(s, id);
+
+    if (place != NULL) {
+        *place = text;
         return true;
     }
     switch (id) {
