@@ -89,17 +89,28 @@ static void without_a_file_there_is_no_identity(void **state)
     assert_int_equal(load(*state, &id), KEEL_E_NOTFOUND);
 }
 
+enum { TEXT_MAX = 4096 };
+
+/* The file, open to be damaged, and what is in it. */
+static int save_and_open(struct place *p, const struct identity *id, char text[TEXT_MAX],
+                         ssize_t *ret_len)
+{
+    save(p, id);
+    int fd = openat(p->fd, "identity", O_RDWR);
+
+    *ret_len = read(fd, text, TEXT_MAX);
+    return fd;
+}
+
 /* The last line may be written in another way, and say the same. */
 static void one_flipped_bit_anywhere_is_told_or_changes_nothing(void **state)
 {
     enum { CHECKSUM_LINE = 26 };
     struct place *p = *state;
     struct identity id = identity_of(2), again;
-    char text[4096];
-
-    save(p, &id);
-    int fd = openat(p->fd, "identity", O_RDWR);
-    ssize_t len = read(fd, text, sizeof text);
+    char text[TEXT_MAX];
+    ssize_t len;
+    int fd = save_and_open(p, &id, text, &len);
 
     assert_true(len > CHECKSUM_LINE);
     for (ssize_t bit = 0; bit < len * 8; bit++) {
@@ -122,11 +133,9 @@ static void a_file_that_is_cut_is_told(void **state)
 {
     struct place *p = *state;
     struct identity id = identity_of(2), again;
-    char text[4096];
-
-    save(p, &id);
-    int fd = openat(p->fd, "identity", O_RDWR);
-    ssize_t len = read(fd, text, sizeof text);
+    char text[TEXT_MAX];
+    ssize_t len;
+    int fd = save_and_open(p, &id, text, &len);
 
     for (off_t cut = len - 2; cut >= 0; cut -= 7) {
         assert_int_equal(ftruncate(fd, cut), 0);
