@@ -59,6 +59,25 @@ def stop(child, how):
     children.remove(child)
 
 
+class Server:
+    """A process that is started and stopped again and again."""
+
+    process = None
+
+    def run(self, command, **options):
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+        children.append(self.process)
+
+    def stop(self, how=signal.SIGTERM):
+        stop(self.process, how)
+        self.process = None
+
+    def take_down(self):
+        """Whatever state it is in."""
+        if self.process is not None:
+            self.stop(signal.SIGKILL)
+
+
 def generate(command, *arguments, seconds):
     """Runs keel-bench; its figures."""
     words = [GENERATOR, command, "--seconds", str(seconds), *map(str, arguments)]

@@ -5,13 +5,12 @@ import http.client
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import threading
 import time
 
-from bench_common import STEP_SECONDS, Trouble, children, stop
+from bench_common import STEP_SECONDS, Server, Trouble
 from bench_node import free_port, memory_of
 
 VALUE = base64.b64encode(b"v" * 256).decode()
@@ -62,7 +61,7 @@ class Connection:
         self.socket.close()
 
 
-class Server:
+class Etcd(Server):
     def __init__(self, directory):
         self.directory = directory
         self.port = free_port()
@@ -72,16 +71,13 @@ class Server:
             "etcd", "--data-dir", directory, "--listen-client-urls", clients, "--advertise-client-urls", clients,
             "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}",
             "--quota-backend-bytes", str(QUOTA_BYTES), "--log-level", "error"]
-        self.process = None
 
     # ---- starts and stops ----
 
     def start(self):
         """The milliseconds from the start of the process until a linearizable read is answered."""
         begin = time.monotonic()
-        self.process = subprocess.Popen(
-            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        children.append(self.process)
+        self.run(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while not self.answers():
             if time.monotonic() > begin + STEP_SECONDS or self.process.poll() is not None:
                 raise Trouble(f"etcd in {self.directory} does not answer")
@@ -94,14 +90,6 @@ class Server:
             return True
         except (OSError, Trouble, http.client.HTTPException):
             return False
-
-    def stop(self, how=signal.SIGTERM):
-        stop(self.process, how)
-        self.process = None
-
-    def take_down(self):
-        if self.process is not None:
-            self.stop(signal.SIGKILL)
 
     # ---- what it says and has ----
 

@@ -4,12 +4,11 @@ whose latencies are sorted by what the node was doing meanwhile."""
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
 
-from bench_common import GENERATOR, STEP_SECONDS, Trouble, children, finish, start, stop, unmount_below
+from bench_common import GENERATOR, STEP_SECONDS, Server, Trouble, finish, start, unmount_below
 
 FILL_CLIENTS = 100
 FILL_SECONDS = 1800
@@ -38,7 +37,7 @@ def poker_of(mount):
     return None
 
 
-class Node:
+class Node(Server):
     """`data` is where its data go, if not beside the rest; the log is in `directory` in any case."""
 
     def __init__(self, directory, flags=(), data=None):
@@ -46,7 +45,6 @@ class Node:
         self.mount = os.path.join(directory, "mnt")
         self.data = data or os.path.join(directory, "data")
         self.log = os.path.join(directory, "wal")
-        self.process = None
         self.directories = 0
         self.names = {}  # inode of a segment -> the first name that it was seen under
         for path in (directory, self.mount, self.data, self.log):
@@ -62,18 +60,12 @@ class Node:
         waiting = start([GENERATOR, "await", "--seconds", str(STEP_SECONDS), os.path.join(self.mount, file)])
         time.sleep(0.1)  # it is there, and would not be in the way
         begin_ns = time.monotonic_ns()
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
-        children.append(self.process)
+        self.run(self.command)
         return (json.loads(finish(waiting, 2 * STEP_SECONDS))["at_ns"] - begin_ns) / 1e6
 
-    def stop(self, how=signal.SIGTERM):
-        stop(self.process, how)
-        self.process = None
-
     def take_down(self):
-        """Whatever state it is in. The poker ends with its mount."""
-        if self.process is not None:
-            self.stop(signal.SIGKILL)
+        """The poker ends with its mount."""
+        super().take_down()
         unmount_below(self.directory)
 
     # ---- what it says and has ----

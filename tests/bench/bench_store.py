@@ -27,6 +27,25 @@ def median_of(measures, name):
     return statistics.median(measure[name] for measure in measures)
 
 
+def restarts_of(server, rounds, *read):
+    """In turn after an orderly stop and after a kill. `read`: what its start waits for."""
+    stopped, killed, memory = [], [], []
+    for _ in range(rounds):
+        for how, took_ms in ((signal.SIGTERM, stopped), (signal.SIGKILL, killed)):
+            server.stop(how)
+            took_ms.append(server.start(*read))
+            time.sleep(SETTLE_SECONDS)
+            memory.append(server.memory())
+    return {
+        "restart_ms": statistics.median(stopped),
+        "restart_after_kill_ms": statistics.median(killed),
+        "restarts_ms": stopped + killed,
+        **{name: median_of(memory, name) for name in memory[0]},
+        "data_file_bytes": server.data_file_bytes(),
+        "log_bytes": server.log_bytes(),
+    }
+
+
 # ---- keelfs ----
 
 
@@ -59,42 +78,29 @@ class KeelBench:
                 say(f"keelfs: {count} keys")
                 fill(node, f"keys{count}", files=count - node.keys())
                 node.wait_until_stored()
-                self.keys[count] = {"after_fill": node.memory(), **self.restarts(node, f"keys{count}/d0/f0")}
+                self.keys[count] = {"after_fill": node.memory(), **restarts_of(node, self.size.rounds, f"keys{count}/d0/f0")}
                 if count == self.size.keys[0]:
-                    self.tails["defragmentation"] = self.defragmented(node)
+                    self.defragmented(node)
 
-    def restarts(self, node, file):
-        stopped, killed, memory = [], [], []
-        for _ in range(self.size.rounds):
-            stopped.append(self.restart(node, file, signal.SIGTERM, memory))
-            killed.append(self.restart(node, file, signal.SIGKILL, memory))
-        return {
-            "restart_ms": statistics.median(stopped),
-            "restart_after_kill_ms": statistics.median(killed),
-            "restarts_ms": stopped + killed,
-            **{name: median_of(memory, name) for name in memory[0]},
-            "data_file_bytes": node.data_file_bytes(),
-            "log_bytes": node.log_bytes(),
-        }
-
-    @staticmethod
-    def restart(node, file, how, memory):
-        node.stop(how)
-        took_ms = node.start(file)
-        time.sleep(SETTLE_SECONDS)
-        memory.append(node.memory())
-        return took_ms
+    def in_turn(self, node, name, disturb, prepare=None):
+        """A writer's latencies without and with what `disturb` does, again and again."""
+        with SerialWriter(node) as writer:
+            for number in range(self.size.rounds):
+                say(f"keelfs: {name}, round {number + 1} of {self.size.rounds}")
+                if prepare is not None:
+                    prepare()
+                with writer.during("idle"):
+                    time.sleep(self.size.seconds)
+                disturb(writer)
+        self.tails[name] = writer.windows
 
     def defragmented(self, node):
         """The store is full, so that the whole of it is copied each time."""
-        with SerialWriter(node) as writer:
-            for number in range(self.size.rounds):
-                say(f"keelfs: defragmentation, round {number + 1} of {self.size.rounds}")
-                with writer.during("idle"):
-                    time.sleep(self.size.seconds)
-                with writer.during("disturbed"):
-                    node.defragment()
-        return writer.windows
+        def defragment(writer):
+            with writer.during("disturbed"):
+                node.defragment()
+
+        self.in_turn(node, "defragmentation", defragment)
 
     def with_revisions(self):
         with self.node("revisions") as node:
@@ -109,19 +115,18 @@ class KeelBench:
             node.defragment()
             self.revisions = {"compaction_s": took, "data_file_bytes_before": before, "data_file_bytes": compacted,
                               "data_file_bytes_after_defrag": node.data_file_bytes()}
-            self.tails["compaction"] = self.compacted(node)
+            self.compacted(node)
 
     def compacted(self, node):
-        with SerialWriter(node) as writer:
-            for number in range(self.size.rounds):
-                say(f"keelfs: compaction, round {number + 1} of {self.size.rounds}")
-                fill(node, "revisions", files=REVISION_KEYS, count=self.size.revisions // 4)
-                node.wait_until_stored(but=10_000)
-                with writer.during("idle"):
-                    time.sleep(self.size.seconds)
-                with writer.during("disturbed"):
-                    node.compact()
-        return writer.windows
+        def churn():
+            fill(node, "revisions", files=REVISION_KEYS, count=self.size.revisions // 4)
+            node.wait_until_stored(but=10_000)
+
+        def compact(writer):
+            with writer.during("disturbed"):
+                node.compact()
+
+        self.in_turn(node, "compaction", compact, prepare=churn)
 
     def with_segments(self):
         """A young log fills its segments with zeroes ahead; one that has grown to what is kept uses old ones again."""
@@ -132,15 +137,12 @@ class KeelBench:
             self.written_beside(node, "segments used again")
 
     def written_beside(self, node, name):
+        def write_more(writer):
+            with Load(node, "--clients", 4, "--size", 65536, "--rate", 160), writer.during("disturbed"):
+                time.sleep(self.size.seconds)
+
         before = node.log_bytes()
-        with SerialWriter(node) as writer:
-            for number in range(self.size.rounds):
-                say(f"keelfs: {name}, round {number + 1} of {self.size.rounds}")
-                with writer.during("idle"):
-                    time.sleep(self.size.seconds)
-                with Load(node, "--clients", 4, "--size", 65536, "--rate", 160), writer.during("disturbed"):
-                    time.sleep(self.size.seconds)
-        self.tails[name] = writer.windows
+        self.in_turn(node, name, write_more)
         self.grown[name] = node.log_bytes() - before
 
     def with_commits(self):
@@ -176,7 +178,7 @@ class EtcdBench:
 
     @contextlib.contextmanager
     def server(self, name):
-        server = bench_etcd.Server(os.path.join(self.directory, name))
+        server = bench_etcd.Etcd(os.path.join(self.directory, name))
         try:
             server.start()
             yield server
@@ -191,24 +193,7 @@ class EtcdBench:
                 server.make_keys(made, count)
                 made = count
                 time.sleep(SETTLE_SECONDS)
-                self.keys[count] = {"after_fill": server.memory(), **self.restarts(server)}
-
-    def restarts(self, server):
-        stopped, killed, memory = [], [], []
-        for _ in range(self.size.rounds):
-            for how, took_ms in ((signal.SIGTERM, stopped), (signal.SIGKILL, killed)):
-                server.stop(how)
-                took_ms.append(server.start())
-                time.sleep(SETTLE_SECONDS)
-                memory.append(server.memory())
-        return {
-            "restart_ms": statistics.median(stopped),
-            "restart_after_kill_ms": statistics.median(killed),
-            "restarts_ms": stopped + killed,
-            **{name: median_of(memory, name) for name in memory[0]},
-            "data_file_bytes": server.data_file_bytes(),
-            "log_bytes": server.log_bytes(),
-        }
+                self.keys[count] = {"after_fill": server.memory(), **restarts_of(server, self.size.rounds)}
 
     def with_revisions(self):
         with self.server("etcd-revisions") as server:
