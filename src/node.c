@@ -557,6 +557,7 @@ static void start_loop_handles(struct node *node)
         uv_signal_init(&node->loop, &node->signals[i]);
         node->signals[i].data = node;
         uv_signal_start(&node->signals[i], on_signal, signums[i]);
+        uv_unref((uv_handle_t *)&node->signals[i]); /* never closed: see node_run */
     }
 }
 
@@ -576,8 +577,6 @@ static void close_handles(struct node *node)
     uv_close((uv_handle_t *)&node->idle, NULL);
     uv_close((uv_handle_t *)&node->timer, NULL);
     uv_close((uv_handle_t *)&node->stop_timer, NULL);
-    for (size_t i = 0; i < KEEL_ARRAY_LEN(node->signals); i++)
-        uv_close((uv_handle_t *)&node->signals[i], NULL);
     node_workers_stop(node);
 }
 
@@ -752,12 +751,13 @@ int node_run(const struct node_options *options)
             node_stop(node, node->exit_code);
     }
     uv_run(&node->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&node->loop);
-    int exit_code = node->exit_code;
-
     free_all(node);
-    free(node);
-    if (exit_code == 0)
+    if (node->exit_code == 0)
         log_info("stopped");
-    return exit_code;
+    /*
+     * The loop and its signal handles stay until the process is gone. With the last handle of a
+     * signal libuv gives the signal its default action back, and who asks for the end a second
+     * time would cut it short.
+     */
+    return node->exit_code;
 }

@@ -51,6 +51,31 @@ def test_a_signal_stops_a_node_with_code_0_and_nothing_is_left(sign):
     c.close()
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("end", ["asked for", "its own"])
+def test_who_asks_again_for_an_end_that_has_begun_does_not_cut_it_short(make_cluster, end):
+    c = make_cluster(nodes=1)
+    with open(f"/proc/{c.pid(1)}/cmdline", "rb") as file:
+        arguments = [os.fsdecode(a) for a in file.read().split(b"\0")[:-1]]
+    for _ in range(10):
+        c.kill(1, "TERM")
+        mounted = c.log(1).count("mounted on")
+        with open(os.path.join(c.dir, "n1", "log"), "a") as log:
+            node = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+        c.sessions.add(node.pid)
+        wait_for(lambda: c.log(1).count("mounted on") > mounted, 20)
+        if end == "its own":
+            run(["umount", "-l", c.mnt(1)])
+        deadline = time.monotonic() + 20
+        while node.poll() is None and time.monotonic() < deadline:
+            node.terminate()
+            time.sleep(0.0005)
+        if node.poll() is None:
+            node.kill()
+        assert node.wait() in ((0,) if end == "asked for" else (0, 1))
+        c.start(1)
+
+
 def test_readiness_is_told_with_the_mount_and_missing_peers_in_the_status(tmp_path):
     port = 16000 + os.getpid() % 1900
     point = tmp_path / "mnt"
