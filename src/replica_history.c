@@ -12,7 +12,9 @@
 #include "replica_internal.h"
 
 enum {
-    STEP_BUDGET = 512, /* records: some hundred microseconds of everybody's loop */
+    STEP_BUDGET = 1024,     /* records: less than a millisecond of everybody's loop */
+    STEP_BUDGET_BUSY = 256, /* while others have entries too: each may have to wait for a step */
+    BUSY_US = 20000,        /* so long after the last of those */
     SAMPLE_MIN_US = 100000,
 };
 
@@ -81,31 +83,27 @@ static Keel__Command compact_command(Keel__Compact *compact, uint64_t revision)
     return head;
 }
 
-static bool propose_step(struct replica *r, uint64_t now)
+static void propose_step(struct replica *r, uint64_t now)
 {
     struct history *h = &r->history;
     Keel__Command head = KEEL__COMMAND__INIT;
     Keel__CompactStep step = KEEL__COMPACT_STEP__INIT;
 
-    step.budget = STEP_BUDGET;
+    if (raft_last_index(r->raft) != h->step)
+        h->others_us = now;
+    step.budget = now - h->others_us < BUSY_US ? STEP_BUDGET_BUSY : STEP_BUDGET;
     head.op_case = KEEL__COMMAND__OP_COMPACT_STEP;
     head.compact_step = &step;
-    if (requests_send_bare(r, now, &head) != 0)
-        return false;
-    h->steps[h->next_step] = raft_last_index(r->raft);
-    h->next_step = (h->next_step + 1) % STEPS_OUT_MAX;
-    return true;
+    if (requests_send_bare(r, now, &head) == 0)
+        h->step = raft_last_index(r->raft);
 }
 
-/* Not applied yet, and still in the log: it may have been lost with a leader. */
-static size_t steps_out(const struct replica *r)
+/* Not applied yet, and still in the log: it may have been lost with a leader. One at a time, so
+ * that what comes meanwhile has never more than one in front of it. */
+static bool step_is_out(const struct replica *r)
 {
-    size_t count = 0;
-
-    for (size_t i = 0; i < STEPS_OUT_MAX; i++)
-        count += r->history.steps[i] > mvcc_applied_index(r->mvcc) &&
-                 r->history.steps[i] <= raft_last_index(r->raft);
-    return count;
+    return r->history.step > mvcc_applied_index(r->mvcc) &&
+           r->history.step <= raft_last_index(r->raft);
 }
 
 /* Is something to go, for the point or for the quota? */
@@ -135,8 +133,8 @@ void history_duties(struct replica *r, uint64_t now)
         h->asked_us = now;
         requests_send_bare(r, now, &head);
     }
-    while (has_work(r) && steps_out(r) < STEPS_OUT_MAX && propose_step(r, now))
-        continue;
+    if (has_work(r) && !step_is_out(r))
+        propose_step(r, now);
 }
 
 void replica_compact(struct replica *r, struct replica_call *call, uint64_t revision)

@@ -23,7 +23,6 @@ enum {
     SESSION_TTL_US = 10000000,
     KNOWN_MAX = 2 * KEEL_MEMBERS_MAX,
     HISTORY_SAMPLES = 64,
-    STEPS_OUT_MAX = 2, /* of compaction: one is on its way to the disks while one is applied */
     CHECKS_KEPT = 4,
 };
 
@@ -35,9 +34,9 @@ struct history_sample {
 struct history {
     struct history_sample samples[HISTORY_SAMPLES]; /* ring, ascending */
     size_t first, count;
-    uint64_t asked_us;             /* a compaction was proposed */
-    uint64_t steps[STEPS_OUT_MAX]; /* the entries of the last steps, ring */
-    size_t next_step;
+    uint64_t asked_us;  /* a compaction was proposed */
+    uint64_t step;      /* the entry of the last step */
+    uint64_t others_us; /* somebody else's was seen behind such a one */
 };
 
 struct said_digest {

@@ -12,7 +12,7 @@
 enum {
     STATE_LEN = 56,
     FORMAT_LEN = 4,
-    REMOVAL_BYTES = 256, /* it counts as a small put: a checkpoint has about as much work with it */
+    REMOVAL_BYTES = sizeof(struct kv_write), /* what it takes in memory until it is written */
 };
 
 /* ---- pending ---- */
@@ -55,17 +55,18 @@ static void pending_clear(struct pending *p)
         keel_buf_free(p->entries[i].content.owner);
     }
     free(p->entries);
-    free(p->removals);
+    kv_batch_free(p->removals);
     *p = (struct pending){ 0 };
 }
 
-static void pending_remove(struct pending *p, struct pending_removal removal)
+static void pending_remove(struct pending *p, enum kv_table table, struct mvcc_revision rev)
 {
-    if (p->removal_count == p->removal_capacity) {
-        p->removal_capacity = p->removal_capacity ? p->removal_capacity * 2 : 64;
-        p->removals = keel_realloc(p->removals, p->removal_capacity * sizeof *p->removals);
-    }
-    p->removals[p->removal_count++] = removal;
+    uint8_t rev_key[MVCC_REVISION_KEY_LEN];
+
+    if (p->removals == NULL)
+        p->removals = kv_batch_new();
+    revision_key_encode(rev, rev_key);
+    kv_batch_remove(p->removals, table, keel_slice_of(rev_key, sizeof rev_key));
     p->bytes += REMOVAL_BYTES;
 }
 
@@ -89,7 +90,7 @@ void store_remove(struct mvcc *m, enum kv_table table, struct mvcc_revision rev)
     if (entry != NULL)
         pending_drop(&m->now, entry, table);
     else
-        pending_remove(&m->now, (struct pending_removal){ rev, table });
+        pending_remove(&m->now, table, rev);
 }
 
 const struct pending_entry *store_find_pending(const struct mvcc *m, struct mvcc_revision rev)
@@ -416,10 +417,6 @@ static void batch_records(struct kv_batch *batch, const struct pending *p)
             kv_batch_put_slice(batch, KV_CONTENT, key, keel_buf_ref(entry->content.owner),
                                entry->content.bytes);
     }
-    for (size_t i = 0; i < p->removal_count; i++) {
-        revision_key_encode(p->removals[i].rev, rev_key);
-        kv_batch_remove(batch, p->removals[i].table, key);
-    }
 }
 
 static void batch_dirs(struct mvcc *m, struct kv_batch *batch)
@@ -457,9 +454,10 @@ static void batch_meta(const struct mvcc *m, struct kv_batch *batch)
 struct kv_batch *mvcc_checkpoint(struct mvcc *m, const struct keel_slice *meta_names,
                                  struct keel_buf *const *meta_values, size_t meta_count)
 {
-    struct kv_batch *batch = kv_batch_new();
+    struct kv_batch *batch = m->now.removals != NULL ? m->now.removals : kv_batch_new();
 
     KEEL_ASSERT(!m->is_out && !m->txn.open);
+    m->now.removals = NULL;
     batch_records(batch, &m->now);
     batch_dirs(m, batch);
     for (size_t i = 0; i < meta_count; i++) {

@@ -13,19 +13,14 @@ struct pending_entry {
     struct mvcc_value content; /* owner NULL: wrote none, or gone */
 };
 
-/* What the kv has, or will have by the batch that is out, and is to lose. */
-struct pending_removal {
-    struct mvcc_revision rev;
-    enum kv_table table;
-};
-
 /* Entries in the order of their revisions, which is the order in which they arrive: found by
  * bisection. */
 struct pending {
     struct pending_entry *entries;
     size_t count, capacity;
-    struct pending_removal *removals;
-    size_t removal_count, removal_capacity;
+    /* Of what the kv has, or will have by the batch that is out: the beginning of the next batch,
+     * so that it grows with the steps of compaction and needs no time of its own. NULL: none. */
+    struct kv_batch *removals;
     size_t bytes;
 };
 

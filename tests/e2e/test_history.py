@@ -1,11 +1,14 @@
 """Compaction as users see it: what @rev and @log answer on both sides of the line, and what is open over it."""
 
+import concurrent.futures
 import errno
 import os
+import re
 
 import pytest
 
-from keel import wait_for
+from keel import run, wait_for
+from test_keel_wal import KEEL_WAL
 
 MANY = 3000  # names: more than one answer of the kernel's
 
@@ -123,6 +126,32 @@ def test_the_status_says_when_what_was_compacted_is_removed(shared_cluster, d):
     for i, before in zip(c.nodes(), full):
         wait_for(lambda i=i: c.status(i)["compacting"] == "no", what=c.status(i))
         assert stored(i) < before - 1_500_000
+
+
+def test_removal_takes_small_steps_beside_other_entries_and_larger_ones_alone(make_cluster):
+    c = make_cluster(nodes=1)
+
+    def write_much(n):
+        with open(c.path(1, f"f{n}"), "wb", buffering=0) as file:
+            file.write(b"x")
+        descriptor = os.open(c.path(1, f"f{n}"), os.O_WRONLY)  # not empty: each write is a revision
+        try:
+            for _ in range(800):
+                os.pwrite(descriptor, b"y", 0)
+        finally:
+            os.close(descriptor)
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        list(pool.map(write_much, range(32)))
+    compact(c)
+    wait_for(lambda: c.status(1)["compacting"] == "no", what=c.status(1))
+    c.kill(1, "TERM")
+    dump = run([KEEL_WAL, "dump", os.path.join(c.dir, "n1", "data")]).stdout
+    commands = [line.split(": ", 1)[1] for line in dump.splitlines() if " command " in line]
+    pairs = list(zip(commands, commands[1:]))
+    assert "compact_step budget 256" in [step for before, step in pairs if not before.startswith("compact_step")]
+    assert "compact_step budget 1024" in commands
+    assert not [step for before, step in pairs if step == "compact_step budget 1024" and not before.startswith("compact_step")]
 
 
 @pytest.mark.cluster(flags=["--history", "1s", "--history-revisions", "5"])
