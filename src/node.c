@@ -754,10 +754,8 @@ int node_run(const struct node_options *options)
     free_all(node);
     if (node->exit_code == 0)
         log_info("stopped");
-    /*
-     * The loop and its signal handles stay until the process is gone. With the last handle of a
+    /* The loop and its signal handles stay until the process is gone. With the last handle of a
      * signal libuv gives the signal its default action back, and who asks for the end a second
-     * time would cut it short.
-     */
+     * time would cut it short. */
     return node->exit_code;
 }

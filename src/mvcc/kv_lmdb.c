@@ -23,7 +23,7 @@
 
 enum {
     LEFT_BYTES_MIN = 1 << 20, /* a scan of less than this may have its pages */
-    TURN_ENTRIES = 256,       /* read or written in one go: a fraction of a millisecond */
+    TURN_ENTRIES = 256,       /* written in one go: a fraction of a millisecond */
     TURN_BYTES = 1 << 20,
 };
 
@@ -190,29 +190,11 @@ static void span_leave(const struct span *span)
         madvise((void *)start, span->high - start, MADV_DONTNEED);
 }
 
-/* Nobody waits for the thread that scans or writes much, but a client may wait for another one (the
- * loop's, the log's) that has to run on the same processor, and the scheduler may let this one go
- * on until its time slice is over: that is some milliseconds. */
-struct turn {
-    size_t entries, bytes;
-};
-
-static void give_way(struct turn *turn, size_t bytes)
-{
-    turn->entries++;
-    turn->bytes += bytes;
-    if (turn->entries < TURN_ENTRIES && turn->bytes < TURN_BYTES)
-        return;
-    *turn = (struct turn){ 0 };
-    sched_yield();
-}
-
 static int lmdb_scan(struct kv_read *read, enum kv_table table, struct keel_slice from,
                      int (*fn)(void *arg, struct keel_slice key, struct keel_slice value),
                      void *arg)
 {
     struct span span = { 0 };
-    struct turn turn = { 0 };
     MDB_cursor *cursor;
     MDB_val key = val_of(from), value;
     int result = 0;
@@ -223,7 +205,6 @@ static int lmdb_scan(struct kv_read *read, enum kv_table table, struct keel_slic
     rc = mdb_cursor_get(cursor, &key, &value, from.len > 0 ? MDB_SET_RANGE : MDB_FIRST);
     while (rc == 0 && result == 0) {
         span_add(&span, &value);
-        give_way(&turn, value.mv_size);
         result = fn(arg, slice_of(&key), slice_of(&value));
         if (result == 0)
             rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
@@ -268,6 +249,23 @@ static int write_one(struct kv_lmdb *lmdb, MDB_txn *txn, const struct kv_write *
             return rc;
     }
     return mdb_put(txn, table, &key, &value, 0);
+}
+
+/* Nobody waits for the thread that writes much, but a client may wait for another one (the loop's,
+ * the log's) that has to run on the same processor, and the scheduler may let this one go on until
+ * its time slice is over: that is some milliseconds. */
+struct turn {
+    size_t entries, bytes;
+};
+
+static void give_way(struct turn *turn, size_t bytes)
+{
+    turn->entries++;
+    turn->bytes += bytes;
+    if (turn->entries < TURN_ENTRIES && turn->bytes < TURN_BYTES)
+        return;
+    *turn = (struct turn){ 0 };
+    sched_yield();
 }
 
 static int lmdb_write(struct kv *kv, const struct kv_batch *batch)

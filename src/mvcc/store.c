@@ -59,14 +59,20 @@ static void pending_clear(struct pending *p)
     *p = (struct pending){ 0 };
 }
 
+/* What the next checkpoint hands out; until then it has the removals only. */
+static struct kv_batch *pending_batch(struct pending *p)
+{
+    if (p->removals == NULL)
+        p->removals = kv_batch_new();
+    return p->removals;
+}
+
 static void pending_remove(struct pending *p, enum kv_table table, struct mvcc_revision rev)
 {
     uint8_t rev_key[MVCC_REVISION_KEY_LEN];
 
-    if (p->removals == NULL)
-        p->removals = kv_batch_new();
     revision_key_encode(rev, rev_key);
-    kv_batch_remove(p->removals, table, keel_slice_of(rev_key, sizeof rev_key));
+    kv_batch_remove(pending_batch(p), table, keel_slice_of(rev_key, sizeof rev_key));
     p->bytes += REMOVAL_BYTES;
 }
 
@@ -454,7 +460,7 @@ static void batch_meta(const struct mvcc *m, struct kv_batch *batch)
 struct kv_batch *mvcc_checkpoint(struct mvcc *m, const struct keel_slice *meta_names,
                                  struct keel_buf *const *meta_values, size_t meta_count)
 {
-    struct kv_batch *batch = m->now.removals != NULL ? m->now.removals : kv_batch_new();
+    struct kv_batch *batch = pending_batch(&m->now);
 
     KEEL_ASSERT(!m->is_out && !m->txn.open);
     m->now.removals = NULL;

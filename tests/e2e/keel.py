@@ -243,6 +243,11 @@ class Cluster:
     def start(self, i):
         self.tool("start", i)
 
+    def arguments(self, i):
+        """The command line of node I, which runs: to start it by hand."""
+        with open(f"/proc/{self.pid(i)}/cmdline", "rb") as file:
+            return [os.fsdecode(argument) for argument in file.read().split(b"\0")[:-1]]
+
     def cut(self, i):
         self.tool("cut", i)
 

@@ -3,7 +3,6 @@
 import concurrent.futures
 import errno
 import os
-import re
 
 import pytest
 

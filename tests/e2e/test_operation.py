@@ -55,8 +55,7 @@ def test_a_signal_stops_a_node_with_code_0_and_nothing_is_left(sign):
 @pytest.mark.parametrize("end", ["asked for", "its own"])
 def test_who_asks_again_for_an_end_that_has_begun_does_not_cut_it_short(make_cluster, end):
     c = make_cluster(nodes=1)
-    with open(f"/proc/{c.pid(1)}/cmdline", "rb") as file:
-        arguments = [os.fsdecode(a) for a in file.read().split(b"\0")[:-1]]
+    arguments = c.arguments(1)
     for _ in range(10):
         c.kill(1, "TERM")
         mounted = c.log(1).count("mounted on")
@@ -289,10 +288,9 @@ def test_a_second_start_is_refused_while_the_first_runs(make_cluster):
     c = make_cluster()
     victim = c.followers()[0]
     c.write(victim, "f", "x")
-    with open(f"/proc/{c.pid(victim)}/cmdline", "rb") as file:
-        arguments = file.read().split(b"\0")[:-1]
+    arguments = c.arguments(victim)
     for _ in range(2):
-        result = run([os.fsdecode(a) for a in arguments], check=False)
+        result = run(arguments, check=False)
         assert result.returncode == 1
         assert "is in use by another keelfs process: stop that one first" in result.stderr
     assert mounts_below(c.dir).count(c.mnt(victim)) == 1
@@ -304,8 +302,7 @@ def test_a_member_that_lost_its_data_is_refused_and_the_cluster_goes_on(make_clu
     lost = c.followers()[0]
     others = [i for i in c.nodes() if i != lost]
     c.write(lost, "f", "x")
-    with open(f"/proc/{c.pid(lost)}/cmdline", "rb") as file:
-        arguments = [os.fsdecode(a) for a in file.read().split(b"\0")[:-1]]
+    arguments = c.arguments(lost)
     c.kill(lost)
     data = os.path.join(c.dir, f"n{lost}", "data")
     os.rename(data, data + ".gone")
@@ -336,8 +333,7 @@ def test_a_node_with_another_token_at_a_members_address_is_told_by_all_and_distu
     """Whichever side dials, both logs say it. It has no quorum; if all members have refused it, it stops."""
     c = make_cluster()
     others = [i for i in c.nodes() if i != foreign]
-    with open(f"/proc/{c.pid(foreign)}/cmdline", "rb") as file:
-        arguments = [os.fsdecode(a) for a in file.read().split(b"\0")[:-1]]
+    arguments = c.arguments(foreign)
     c.kill(foreign, "TERM")
     c.write(others[0], "f", "x")
     arguments[arguments.index("--cluster-token") + 1] = "another"
